@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 #[allow(dead_code)]
-#[path = "../examples/overlap.rs"]
+#[path = "../examples/overlap/main.rs"]
 mod overlap;
 
 use clap::Parser;

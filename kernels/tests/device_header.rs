@@ -68,9 +68,10 @@ fn shown() -> String {
 fn nvcc_takes_kernels_over_it() {
     let guest = |name| root().join("tests/cuda_stand_in/emulator/guests").join(name);
     let [everything, gradients] = ["everything.cu", "gradients.cu"].map(guest);
-    let example = root().join("examples/device/matmul_reduce_scatter.cu");
+    let example = |name| root().join("examples/device").join(name);
+    let [matmul, overlap] = ["matmul_reduce_scatter.cu", "overlap.cu"].map(example);
     let (sum, shown) = (written("sum.cu", SUM), written("shown.cu", &shown()));
-    for source in [everything, gradients, example, sum, shown] {
+    for source in [everything, gradients, matmul, overlap, sum, shown] {
         for capability in [80, 90] {
             let Some(ptx) = ptx(&source, capability) else {
                 eprintln!("skipped: built without nvcc");

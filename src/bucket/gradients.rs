@@ -192,6 +192,22 @@ impl<'a, T: Element> GradientStep<'a, T> {
         Ok(())
     }
 
+    /// As [`ready`](GradientStep::ready), by a [user's
+    /// kernel](crate::Communicator::device_communicator): behind a bucket's last gradient these are
+    /// the words that it is to mark, as of [`Unready::ready_in_kernel`]; behind others there are
+    /// none.
+    ///
+    /// # Errors
+    /// As [`ready`](GradientStep::ready); [`Error::OtherDevice`] for a group of the host's, which
+    /// then has a bucket that nobody marks.
+    pub fn ready_in_kernel(&mut self, parameter: usize) -> Result<Vec<cuda::ReadyWord>, Error> {
+        let marked = self.pending.mark(self.plan, parameter)?;
+        match marked.and_then(|bucket| self.unready[bucket].take()) {
+            Some(memory) => memory.ready_in_kernel(),
+            None => Ok(Vec::new()),
+        }
+    }
+
     /// Where the gradient of a parameter that is not ready begins in memory: on a GPU for its
     /// kernels.
     ///

@@ -5,6 +5,7 @@
 use crate::calls::stream;
 use crate::common::Rng;
 use crate::processes::{die, is_local, line_up, on_hardware};
+use clap::Parser;
 use oxccl::cuda::{
     CaptureMode, DeviceCommunicator, DeviceParameter, DeviceShape, DoneWords, Graph, ReadyWord,
     Stream,
@@ -27,13 +28,19 @@ struct Kernel {
     stream: Stream,
 }
 
-/// The image of a kernel: what the stand-in takes for one, or PTX.
+/// The image of the kernel that has its file's name.
 fn image(name: &str) -> CString {
+    image_of(name, name)
+}
+
+/// The image of a file's kernels: what the stand-in takes for one, by the name of one of them, or
+/// PTX.
+fn image_of(name: &str, kernel: &str) -> CString {
     let text = match std::env::var_os("OXCCL_TEST_GUESTS") {
         Some(folder) if on_hardware() => {
             std::fs::read_to_string(Path::new(&folder).join(format!("{name}.ptx"))).unwrap()
         }
-        _ => format!(".version {name} "),
+        _ => format!(".version {kernel} "),
     };
     CString::new(text).unwrap()
 }
@@ -378,6 +385,25 @@ pub(crate) fn gradients(comm: Communicator) {
     }
     gradients_with(&comm, true).unwrap();
     assert!(comm.on(&stream(&comm)).barrier().unwrap().done_words().is_err(), "no bucket");
+    comm.barrier().unwrap();
+}
+
+/// The example of a training step: three ways to the same bits, fails unless they are.
+pub(crate) fn overlap(comm: Communicator) {
+    if !has_kernels() {
+        return;
+    }
+    let path = std::env::temp_dir().join(format!(
+        "oxccl-overlap-{}-{}.ptx",
+        std::process::id(),
+        comm.rank()
+    ));
+    std::fs::write(&path, image_of("overlap", "overlap_gradient").as_bytes()).unwrap();
+    let small = ["overlap", "--shrink", "96", "--capacity", "8000", "--steps", "2", "--batch", "3"];
+    let kernels = ["--kernels", path.to_str().unwrap()];
+    let options = crate::overlap::Options::parse_from(small.into_iter().chain(kernels));
+    crate::overlap::report(&comm, &options).unwrap();
+    std::fs::remove_file(&path).unwrap();
     comm.barrier().unwrap();
 }
 

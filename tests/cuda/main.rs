@@ -24,6 +24,9 @@ mod memory_order;
 mod misuse;
 mod multicast;
 mod order;
+#[allow(dead_code)]
+#[path = "../../examples/overlap/main.rs"]
+mod overlap;
 mod processes;
 mod rank;
 mod registered;
@@ -337,6 +340,8 @@ cases! {
     guests_of_processes_mark_buckets = guests::gradients, Anything, 3, [];
     guests_of_processes_whose_buckets_are_never_ready = guests::never_ready, Anything, 2, [];
     guests_in_graphs = guests::captured, Anything, 1, [processes::threads("2"), MANY];
+    guests_overlap = guests::overlap, Anything, 1, [processes::threads("2"), MANY];
+    guests_of_processes_overlap = guests::overlap, Anything, 2, [];
     guests_that_wait_are_stopped = guests::aborted, Anything, 1, [processes::threads("2"), MANY];
     guests_of_processes_that_wait_are_stopped = guests::aborted, Anything, 2, [];
     guests_of_a_dead_process_are_stopped = guests::death, Anything, 2, [];

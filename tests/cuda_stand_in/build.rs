@@ -70,6 +70,8 @@ fn main() {
     let instrumented = [&[ORDERED][..], &INSTRUMENTED].concat();
     let objects = [
         object("order", &[ORDERED]),
+        object("accesses", &[ORDERED]),
+        object("words", &[ORDERED]),
         object("block", &[ORDERED]),
         object("ordered", &instrumented),
         object("guests", &instrumented),

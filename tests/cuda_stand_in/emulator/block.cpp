@@ -69,7 +69,7 @@ void keep_stacks(uint8_t* memory) {
 struct Block {
   const Kernel& kernel;
   const void* const launch;
-  const uint32_t number;
+  const uint32_t number, count;
   uint64_t random;
   uint32_t lane = 0;
   void* scheduler = nullptr;
@@ -80,8 +80,8 @@ struct Block {
   uint32_t over = 0;
   Engine engine;
 
-  Block(const Kernel& kernel, const void* launch, uint32_t number, uint32_t shared_bytes, uint64_t seed)
-      : kernel(kernel), launch(launch), number(number), random(seed | 1), engine(shared_bytes, random) {}
+  Block(const Kernel& kernel, const void* launch, uint32_t number, uint32_t count, uint32_t shared_bytes, uint64_t seed)
+      : kernel(kernel), launch(launch), number(number), count(count), random(seed | 1), engine(shared_bytes, random) {}
   ~Block() { keep_stacks(stacks); }
 
   void run();
@@ -283,6 +283,7 @@ const Kernel* find(const char* name) {
 
 uint32_t lane() { return current->lane; }
 uint32_t block() { return current->number; }
+uint32_t blocks() { return current->count; }
 void yield() { current->pause(State::READY); }
 bool barrier(bool condition) { return current->vote(State::AT_BARRIER, condition); }
 bool any_of_warp(bool condition) { return current->vote(State::AT_VOTE, condition); }
@@ -357,12 +358,12 @@ void fail(const char* what) {
 
 // Runs a block of a kernel to its end, on a device, as one of a launch. False: there is no kernel
 // of this name.
-OXCCL_ENTRY_POINT bool oxccl_emulate(const char* name, const void* parameter, uint32_t number, uint32_t shared_bytes,
-                                     uint64_t seed, uint32_t device, uint64_t launch) {
+OXCCL_ENTRY_POINT bool oxccl_emulate(const char* name, const void* parameter, uint32_t number, uint32_t count,
+                                     uint32_t shared_bytes, uint64_t seed, uint32_t device, uint64_t launch) {
   const emulator::Kernel* kernel = emulator::find(name);
   if (kernel == nullptr) return false;
   kernel->spoil();
-  emulator::Block block(*kernel, parameter, number, shared_bytes, seed);
+  emulator::Block block(*kernel, parameter, number, count, shared_bytes, seed);
   emulator::order::begins(&block.lane, device, launch, seed);
   block.run();
   emulator::order::ends();

@@ -21,6 +21,8 @@ namespace emulator {
 // Of the block that this thread runs, and of the thread of it whose turn it is.
 uint32_t lane();
 uint32_t block();
+// Blocks of its launch.
+uint32_t blocks();
 // Lets others have their turn.
 void yield();
 // Waits for all threads of the block; true if any of them says so.
@@ -76,6 +78,13 @@ struct ThreadIndex {
   } x;
 };
 constexpr ThreadIndex threadIdx = {};
+
+struct GridSize {
+  struct Number {
+    operator uint32_t() const { return emulator::blocks(); }
+  } x;
+};
+constexpr GridSize gridDim = {};
 
 // All kernels have blocks of so many threads.
 struct BlockSize {

@@ -1,9 +1,10 @@
-// Kernels that are not oxccl's own, over oxccl/device.h: the example, and one that does whatever
+// Kernels that are not oxccl's own, over oxccl/device.h: the examples', and some that do whatever
 // the header has.
 #include "kernels.h"
 
 #define OXCCL_DEVICE_INSTRUCTIONS "device_instructions.h"
 #include "../../../examples/device/matmul_reduce_scatter.cu"
+#include "../../../examples/device/overlap.cu"
 #include "guests/everything.cu"
 #include "guests/gradients.cu"
 
@@ -29,6 +30,10 @@ constexpr Guest GUESTS[] = {
     OXCCL_GUEST(matmul_reduce_scatter, MatmulArguments),
     OXCCL_GUEST(everything, EverythingArguments),
     OXCCL_GUEST(gradients, GradientsArguments),
+    OXCCL_GUEST(overlap_gradient, GradientArguments),
+    OXCCL_GUEST(overlap_mark, MarkArguments),
+    OXCCL_GUEST(overlap_descend, DescentArguments),
+    OXCCL_GUEST(overlap_descend_gated, GatedDescentArguments),
 };
 
 const Guest* find(const char* name) {

@@ -1,29 +1,41 @@
 //! Blocks of the CUDA kernels from their own source, thread by thread: see emulator/block.cpp.
 
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 
-/// Runs a block of a kernel with this parameter, which has so many bytes of dynamic shared memory,
-/// to its end, as one of a launch on a device.
+/// A block of a launch, and what it is given.
+#[cfg_attr(not(emulator), allow(dead_code))]
+pub(crate) struct Block<'a> {
+    pub(crate) kernel: &'a str,
+    pub(crate) parameter: *const c_void,
+    pub(crate) number: u32,
+    /// Blocks of the launch.
+    pub(crate) count: u32,
+    /// Dynamic shared memory.
+    pub(crate) shared_bytes: u32,
+    pub(crate) device: u32,
+    /// The launch, by its number in the account of memory order.
+    pub(crate) launch: u64,
+}
+
+/// `oxccl_emulate` of emulator/block.cpp.
+pub(crate) type Emulate =
+    unsafe extern "C" fn(*const c_char, *const c_void, u32, u32, u32, u64, u32, u64) -> bool;
+
+/// Runs a block of a kernel to its end.
 ///
 /// # Safety
 /// As for a launch of it.
 #[cfg(emulator)]
-pub(crate) unsafe fn run(
-    kernel: &str,
-    parameter: *const c_void,
-    block: u32,
-    shared_bytes: u32,
-    device: u32,
-    launch: u64,
-) {
-    use std::ffi::{CString, c_char};
+pub(crate) unsafe fn run(block: &Block<'_>) {
+    use std::ffi::CString;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     unsafe extern "C" {
         fn oxccl_emulate(
             kernel: *const c_char,
             parameter: *const c_void,
-            block: u32,
+            number: u32,
+            count: u32,
             shared_bytes: u32,
             seed: u64,
             device: u32,
@@ -33,18 +45,13 @@ pub(crate) unsafe fn run(
     // Each block has other turns than those before it.
     static SEED: AtomicU64 = AtomicU64::new(0);
     let seed = SEED.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+    let seed = seed ^ u64::from(std::process::id()) << 32;
+    let Block { kernel, parameter, number, count, shared_bytes, device, launch } = *block;
     let name = CString::new(kernel).unwrap_or_default();
+    let emulate: Emulate = crate::order::emulator().unwrap_or(oxccl_emulate);
     // SAFETY: a name with a zero at its end; the rest is the caller's promise.
     let found = unsafe {
-        crate::order::emulator().unwrap_or(oxccl_emulate)(
-            name.as_ptr(),
-            parameter,
-            block,
-            shared_bytes,
-            seed ^ u64::from(std::process::id()) << 32,
-            device,
-            launch,
-        )
+        emulate(name.as_ptr(), parameter, number, count, shared_bytes, seed, device, launch)
     };
     if !found {
         // Who waits for this launch would do so for ever.
@@ -58,7 +65,7 @@ pub(crate) unsafe fn run(
 /// # Safety
 /// None: there is no emulator here.
 #[cfg(not(emulator))]
-pub(crate) unsafe fn run(_: &str, _: *const c_void, _: u32, _: u32, _: u32, _: u64) {
+pub(crate) unsafe fn run(_: &Block<'_>) {
     panic!("OXCCL_STAND_IN_EMULATE: this build has no emulator");
 }
 
@@ -66,7 +73,7 @@ pub(crate) unsafe fn run(_: &str, _: *const c_void, _: u32, _: u32, _: u32, _: u
 /// name.
 #[cfg(emulator)]
 pub(crate) fn guest(kernel: &str) -> Option<usize> {
-    use std::ffi::{CString, c_char};
+    use std::ffi::CString;
 
     unsafe extern "C" {
         fn oxccl_emulator_guest(kernel: *const c_char) -> u32;

@@ -41,6 +41,26 @@ unsafe impl Send for Run {}
 // SAFETY: as above.
 unsafe impl Sync for Run {}
 
+impl Run {
+    /// One of its blocks, for the emulator.
+    fn block<'a>(
+        &'a self,
+        number: u32,
+        parameter: *const c_void,
+        launch: &order::Counted,
+    ) -> emulator::Block<'a> {
+        emulator::Block {
+            kernel: &self.function.name,
+            parameter,
+            number,
+            count: self.blocks,
+            shared_bytes: self.shared_bytes,
+            device: self.device as u32,
+            launch: launch.0,
+        }
+    }
+}
+
 /// The one parameter of a kernel.
 enum Parameter {
     /// Of our kernels.
@@ -102,7 +122,7 @@ pub(crate) fn run(run: &Run, mut started: impl FnMut()) -> Answer {
     let multicast = Multicast { members: table, ..launch.multicast };
     let launch = Launch { spins: SPINS, yields: YIELDS, multicast, ..**launch };
     let executor = HostExecutor::detect();
-    let (shared, name) = (Shared(&launch), &run.function.name);
+    let shared = Shared(&launch);
     if run.cooperative {
         occupy(run.device, run.blocks);
     }
@@ -112,17 +132,14 @@ pub(crate) fn run(run: &Run, mut started: impl FnMut()) -> Answer {
             if !run.cooperative {
                 occupy(run.device, 1);
             }
-            let (shared, number) = (&shared, counted.0);
+            let (shared, counted) = (&shared, &counted);
             scope.spawn(move || {
                 // The host executor tells of its steps in another way.
                 if settings().emulate || run.function.is_traced() {
+                    let block = run.block(channel, std::ptr::from_ref(shared.0).cast(), counted);
                     // SAFETY: whoever launches vouches for the block; its tables are where a device
                     // reaches them.
-                    unsafe {
-                        let launch = std::ptr::from_ref(shared.0).cast();
-                        let device = run.device as u32;
-                        emulator::run(name, launch, channel, run.shared_bytes, device, number)
-                    };
+                    unsafe { emulator::run(&block) };
                 } else {
                     // SAFETY: as above.
                     unsafe { executor.execute(shared.0, channel) };
@@ -146,14 +163,11 @@ fn run_guest(run: &Run, words: &[u64], mut started: impl FnMut()) {
             if !run.cooperative {
                 occupy(run.device, 1);
             }
-            let number = counted.0;
+            let counted = &counted;
             scope.spawn(move || {
-                let (parameter, device) = (words.as_ptr().cast(), run.device as u32);
+                let block = run.block(block, words.as_ptr().cast(), counted);
                 // SAFETY: whoever launches vouches for what the parameter leads to.
-                unsafe {
-                    let name = &run.function.name;
-                    emulator::run(name, parameter, block, run.shared_bytes, device, number);
-                }
+                unsafe { emulator::run(&block) };
                 vacate(run.device);
             });
         }

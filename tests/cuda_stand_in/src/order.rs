@@ -2,14 +2,13 @@
 //! compiled so that each of their accesses is known.
 
 use std::collections::BTreeMap;
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::sync::{Mutex, OnceLock};
 
+use crate::emulator::Emulate;
 use crate::memory;
 use crate::registry::lock;
 use crate::settings::settings;
-
-type Emulate = unsafe extern "C" fn(*const c_char, *const c_void, u32, u32, u64, u32, u64) -> bool;
 
 struct Account {
     emulate: Emulate,
