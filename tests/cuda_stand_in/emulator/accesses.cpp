@@ -123,7 +123,9 @@ void note_host(const Clock& host, uint64_t key, uint64_t len_bytes, Host what, u
       const uint64_t from = std::max(at, key) - at, to = std::min(at + 8, end) - at;
       const uint8_t bytes = uint8_t((0xffu << from) & (0xffu >> (8 - to)));
       const auto is_gone = [&](const Access& before) {
-        const bool conflicts = (before.kind & WRITE || !loads) && !(before.kind & STRONG) && before.bytes & bytes;
+        // The host may look at words that threads share with it.
+        const bool is_word = before.kind & STRONG && before.actor < THREADS;
+        const bool conflicts = (before.kind & WRITE || !loads) && !is_word && before.bytes & bytes;
         if (conflicts && !knows(host, before.block, before.epoch, before.actor, before.time))
           race({0, 0, 0, 0, bytes, uint8_t(loads ? 0 : WRITE), nullptr}, before, at);
         return !loads && !(before.bytes & ~bytes);
