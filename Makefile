@@ -3,7 +3,7 @@
 
 help:
 	@echo "make bench        an AllReduce sweep over 2 local ranks, checked, as a table"
-	@echo "make test         the tests, in about twenty minutes on two cores, without the build"
+	@echo "make test         the tests, in about 24 minutes on two cores, without the build"
 	@echo "make test-all     what is long as well"
 	@echo "make bench-peers  the same sweeps beside Open MPI, MPICH, Intel MPI and Gloo, as one table"
 	@echo "make gpu-bundle   target/gpu-bundle: probes, tests and benches for a bare machine with a GPU"
