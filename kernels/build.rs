@@ -1,5 +1,6 @@
 //! Builds the machine twice from one source: with the host's C++ compiler, once per instruction
-//! set, and with nvcc, where there is one, for every GPU target into one fat binary.
+//! set, and with nvcc, where there is one, for every GPU target into one fat binary. Hot kernels
+//! are made from schedules that it proves first.
 //!
 //! Environment: `CXX`; `NVCC`, `CUDA_HOME`, `CUDA_PATH` (where nvcc is); `OXCCL_REQUIRE_NVCC=1` (no
 //! nvcc is an error); `OXCCL_GPU_TARGETS` (compute capabilities times ten, of those there are);
@@ -10,6 +11,8 @@
 mod cuda;
 #[path = "build/host.rs"]
 mod host;
+#[path = "build/hot.rs"]
+mod hot;
 #[path = "build/jobs.rs"]
 mod jobs;
 
@@ -32,9 +35,13 @@ fn build() -> Result<(), String> {
     }
     let out = PathBuf::from(variable("OUT_DIR")?);
     let machine = PathBuf::from(variable("CARGO_MANIFEST_DIR")?).join("machine");
-    let header = out.join(jobs::MADE);
-    std::fs::write(&header, oxccl_format::header())
-        .map_err(|error| format!("cannot write {}: {error}", header.display()))?;
+    let (schedules, hot) = hot::written()?;
+    let headers = [(jobs::FORMAT, oxccl_format::header()), (jobs::SCHEDULES, schedules)];
+    for (name, text) in headers.into_iter().chain([("hot.rs", hot)]) {
+        let path = out.join(name);
+        std::fs::write(&path, text)
+            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    }
     // Builds of crates that compile the machine once more read it as DEP_OXCCL_MACHINE_MADE.
     println!("cargo::metadata=made={}", out.display());
     host::build(&machine, &out)?;

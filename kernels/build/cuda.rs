@@ -1,4 +1,4 @@
-//! The GPU kernels: one fat binary for all targets, and one of traced kernels.
+//! The GPU kernels: one fat binary for all targets, one of hot kernels, and one of traced kernels.
 
 use crate::jobs::{self, Job, Sources};
 use crate::{setting, variable};
@@ -52,16 +52,20 @@ pub(crate) fn build(machine: &Path, out: &Path) -> Result<(), String> {
         );
         return Ok(());
     };
-    let sources = Sources::new(machine, "cuda", out);
+    let own = Sources::new(machine, &["cuda"], out, &[jobs::FORMAT]);
+    let made = [jobs::FORMAT, jobs::SCHEDULES];
+    let with_schedules = Sources::new(machine, &["cuda", "hot"], out, &made);
     let abilities = Abilities::of(&nvcc);
-    let job = |targets: &[u32], source: &str, output: &str| Job {
+    let job = |sources, targets: &[u32], source: &str, output: &str| Job {
+        sources,
         command: command(&nvcc, targets, &abilities),
-        source: sources.own.join(source),
+        source: machine.join(source),
         output: out.join(output),
     };
-    let untraced = job(&targets, "executor.cu", "oxccl.fatbin");
-    let traced = job(&traced_targets, "trace.cu", "oxccl-traced.fatbin");
-    let reports = jobs::run_all(vec![untraced, traced], &sources)?;
+    let untraced = job(&own, &targets, "cuda/executor.cu", "oxccl.fatbin");
+    let traced = job(&own, &traced_targets, "cuda/trace.cu", "oxccl-traced.fatbin");
+    let hot = job(&with_schedules, &targets, "hot/hot.cu", "oxccl-hot.fatbin");
+    let reports = jobs::run_all(vec![untraced, traced, hot])?;
     let report = out.join("resources.txt");
     std::fs::write(&report, reports.concat())
         .map_err(|error| format!("cannot write {}: {error}", report.display()))?;

@@ -65,7 +65,7 @@ pub(crate) fn build(machine: &Path, out: &Path) -> Result<(), String> {
     })?;
     let sanitizer = setting("OXCCL_SANITIZE");
     let compiler = compiler()?;
-    let sources = Sources::new(machine, "host", out);
+    let sources = Sources::new(machine, &["host"], out, &[jobs::FORMAT]);
     let mut compilations = Vec::new();
     let mut objects = Vec::new();
     for (isa, flags) in sets {
@@ -78,12 +78,15 @@ pub(crate) fn build(machine: &Path, out: &Path) -> Result<(), String> {
             command.args(sanitizer.iter().map(|kind| format!("-fsanitize={kind}")));
             command.arg("-c");
             objects.push(output.clone());
-            compilations.push(Job { command, source: sources.own.join(source), output });
+            compilations.push(Job {
+                sources: &sources,
+                command,
+                source: machine.join("host").join(source),
+                output,
+            });
         }
     }
-    for warning in
-        jobs::run_all(compilations, &sources)?.iter().filter(|text| !text.trim().is_empty())
-    {
+    for warning in jobs::run_all(compilations)?.iter().filter(|text| !text.trim().is_empty()) {
         println!("cargo::warning={}", warning.trim().replace('\n', " | "));
     }
     let library = out.join("liboxccl_host.a");

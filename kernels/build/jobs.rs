@@ -12,32 +12,40 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-/// The header that the build writes: the format.
-pub(crate) const MADE: &str = "format.h";
+/// Headers that the build writes: the format, and the schedules of the hot kernels.
+pub(crate) const FORMAT: &str = "format.h";
+pub(crate) const SCHEDULES: &str = "schedules.h";
 
-/// The folders of a target's sources: those that all targets have, and its own.
+/// The sources of a compilation: folders of the machine, and what the build itself has written.
 pub(crate) struct Sources {
-    /// What the build itself has written.
-    pub(crate) made: PathBuf,
-    pub(crate) shared: PathBuf,
-    pub(crate) own: PathBuf,
+    out: PathBuf,
+    made: Vec<&'static str>,
+    folders: Vec<PathBuf>,
 }
 
 impl Sources {
-    /// `folder`: the target's, beside `shared`.
-    pub(crate) fn new(machine: &Path, folder: &str, out: &Path) -> Sources {
-        let made = out.to_owned();
-        Sources { made, shared: machine.join("shared"), own: machine.join(folder) }
+    /// These folders, beside `shared`, which all targets have, and headers that have been written
+    /// to `out`.
+    pub(crate) fn new(
+        machine: &Path,
+        folders: &[&str],
+        out: &Path,
+        made: &[&'static str],
+    ) -> Sources {
+        let folders = ["shared"].iter().chain(folders).map(|folder| machine.join(folder)).collect();
+        Sources { out: out.to_owned(), made: made.to_vec(), folders }
     }
 
-    fn include_folders(&self) -> [&Path; 3] {
-        [&self.made, &self.shared, &self.own]
+    fn include_folders(&self) -> impl Iterator<Item = &Path> {
+        [&self.out].into_iter().chain(&self.folders).map(PathBuf::as_path)
     }
 
     /// What every output depends on.
     fn hash(&self) -> Result<u64, String> {
         let mut hasher = DefaultHasher::new();
-        for path in [files(&self.shared)?, files(&self.own)?, vec![self.made.join(MADE)]].concat() {
+        let of_machine = self.folders.iter().map(|folder| files(folder));
+        let made = self.made.iter().map(|name| self.out.join(name)).collect();
+        for path in of_machine.chain([Ok(made)]).collect::<Result<Vec<_>, _>>()?.concat() {
             path.file_name().hash(&mut hasher);
             let text = std::fs::read(&path)
                 .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
@@ -48,7 +56,8 @@ impl Sources {
 }
 
 /// One compilation: `command`, the include folders, `source`, `-o output`.
-pub(crate) struct Job {
+pub(crate) struct Job<'a> {
+    pub(crate) sources: &'a Sources,
     pub(crate) command: Command,
     pub(crate) source: PathBuf,
     pub(crate) output: PathBuf,
@@ -56,16 +65,15 @@ pub(crate) struct Job {
 
 /// Runs all jobs, as many at a time as cargo allows, and gives what each wrote to standard error.
 /// The first failure is returned with its command line and output.
-pub(crate) fn run_all(jobs: Vec<Job>, sources: &Sources) -> Result<Vec<String>, String> {
+pub(crate) fn run_all(jobs: Vec<Job<'_>>) -> Result<Vec<String>, String> {
     let workers = std::env::var("NUM_JOBS").ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(1);
-    let hash = sources.hash()?;
     let results: Mutex<Vec<_>> = Mutex::new((0..jobs.len()).map(|_| Ok(String::new())).collect());
     let queue = Mutex::new(jobs.into_iter().enumerate());
     std::thread::scope(|scope| {
         for _ in 0..std::cmp::max(1, workers) {
             scope.spawn(|| {
                 while let Some((index, job)) = take(&queue) {
-                    let result = compile(job, sources, hash);
+                    let result = compile(job);
                     if let Ok(mut results) = results.lock() {
                         results[index] = result;
                     }
@@ -94,30 +102,32 @@ pub(crate) fn run(mut command: Command) -> Result<String, String> {
     Err(format!("{command:?} failed:\n{beginning}"))
 }
 
-fn take(queue: &Mutex<std::iter::Enumerate<std::vec::IntoIter<Job>>>) -> Option<(usize, Job)> {
+fn take<'a>(
+    queue: &Mutex<std::iter::Enumerate<std::vec::IntoIter<Job<'a>>>>,
+) -> Option<(usize, Job<'a>)> {
     queue.lock().ok()?.next()
 }
 
-fn compile(mut job: Job, sources: &Sources, hash: u64) -> Result<String, String> {
+fn compile(mut job: Job<'_>) -> Result<String, String> {
     let mut hasher = DefaultHasher::new();
-    hash.hash(&mut hasher);
+    job.sources.hash()?.hash(&mut hasher);
     job.source.file_name().hash(&mut hasher);
     version(job.command.get_program()).hash(&mut hasher);
     job.command.get_args().for_each(|argument| argument.hash(&mut hasher));
-    let kept = cache(&sources.made).join(format!("{:016x}", hasher.finish()));
+    let kept = cache(&job.sources.out).join(format!("{:016x}", hasher.finish()));
     let kept_text = kept.with_extension("txt");
     if let Ok(text) = std::fs::read_to_string(&kept_text)
         && std::fs::copy(&kept, &job.output).is_ok()
     {
         return Ok(text);
     }
-    sources.include_folders().iter().for_each(|folder| {
+    job.sources.include_folders().for_each(|folder| {
         job.command.arg("-I").arg(folder);
     });
     job.command.arg(&job.source).arg("-o").arg(&job.output);
     let text = run(job.command)?;
     // A cache that cannot be written is only slower. The text goes last, and vouches for the rest.
-    let folder = cache(&sources.made);
+    let folder = cache(&job.sources.out);
     let _ = std::fs::create_dir_all(&folder)
         .and_then(|()| place(&folder, &kept, &std::fs::read(&job.output)?))
         .and_then(|()| place(&folder, &kept_text, text.as_bytes()));

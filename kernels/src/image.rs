@@ -13,6 +13,11 @@ pub const FATBIN: Option<&'static [u8]> =
 pub const TRACED_FATBIN: Option<&'static [u8]> =
     Some(&Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/oxccl-traced.fatbin"))).0);
 
+/// As [`FATBIN`], the kernels of [`HOT`].
+#[cfg(oxccl_nvcc)]
+pub const HOT_FATBIN: Option<&'static [u8]> =
+    Some(&Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/oxccl-hot.fatbin"))).0);
+
 /// The driver reads the image as words.
 #[cfg(oxccl_nvcc)]
 #[repr(align(64))]
@@ -26,6 +31,10 @@ pub const FATBIN: Option<&'static [u8]> = None;
 /// As [`FATBIN`], the kernels of [`traced_kernels`], for [`TRACED_TARGETS`].
 #[cfg(not(oxccl_nvcc))]
 pub const TRACED_FATBIN: Option<&'static [u8]> = None;
+
+/// As [`FATBIN`], the kernels of [`HOT`].
+#[cfg(not(oxccl_nvcc))]
+pub const HOT_FATBIN: Option<&'static [u8]> = None;
 
 /// ptxas' report of registers, spills and stack per kernel and target, or `None` without nvcc.
 #[cfg(oxccl_nvcc)]
@@ -71,6 +80,16 @@ pub fn kernel_name(data_type: DataType, fold: Fold) -> String {
 
 /// The kernel in [`FATBIN`] for all types and folds: for groups that reduce in several ways.
 pub const ANY_KERNEL: &str = "oxccl_any";
+
+/// The kernels of one schedule each: its name, as in `oxccl_plans::hot`, and the type of whose sums
+/// it is; none of those that only copy.
+pub const HOT: &[(&str, Option<DataType>)] = include!(concat!(env!("OUT_DIR"), "/hot.rs"));
+
+/// The name of a kernel of [`HOT`] in [`HOT_FATBIN`].
+pub fn hot_name(schedule: &str, sums: Option<DataType>) -> String {
+    let sums = sums.map_or_else(String::new, |data_type| format!("_{}_sum", data_type.symbol()));
+    format!("oxccl_hot_{schedule}{sums}")
+}
 
 /// The kernels of [`TRACED_FATBIN`], by what they reduce; none: all types and folds.
 pub fn traced_kernels() -> impl Iterator<Item = (Option<(DataType, Fold)>, String)> {

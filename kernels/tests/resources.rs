@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used)]
 
 use oxccl_kernels::DataType;
-use oxccl_kernels::image::{self, FATBIN, NVCC, RESOURCES, TARGETS, TRACED_FATBIN, TRACED_TARGETS};
+use oxccl_kernels::image::{
+    self, FATBIN, HOT_FATBIN, NVCC, RESOURCES, TARGETS, TRACED_FATBIN, TRACED_TARGETS,
+};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -73,7 +75,8 @@ fn no_kernel_spills() {
         }
         targets.len() * names.len()
     };
-    let untraced: Vec<_> = names().chain([image::ANY_KERNEL.to_owned()]).collect();
+    let hot = image::HOT.iter().map(|(schedule, sums)| image::hot_name(schedule, *sums));
+    let untraced: Vec<_> = names().chain([image::ANY_KERNEL.to_owned()]).chain(hot).collect();
     let traced: Vec<_> = image::traced_kernels().map(|(_, name)| name).collect();
     let looked_at = check(TARGETS, &untraced) + check(TRACED_TARGETS, &traced);
     assert_eq!(report.len(), looked_at);
@@ -82,9 +85,10 @@ fn no_kernel_spills() {
 #[test]
 fn the_library_is_small() {
     if let Some(image) = FATBIN {
-        let traced = TRACED_FATBIN.unwrap();
+        let (traced, hot) = (TRACED_FATBIN.unwrap(), HOT_FATBIN.unwrap());
         assert!(image.len() < 8 << 20 && traced.len() < 1 << 20, "{} bytes", image.len());
-        println!("traced kernels: {} bytes", traced.len());
+        assert!(hot.len() < 1 << 20, "{} bytes of hot kernels", hot.len());
+        println!("traced kernels: {} bytes, hot ones: {} bytes", traced.len(), hot.len());
         println!(
             "{} kernels for {} targets: {} bytes",
             image::kernels().count(),

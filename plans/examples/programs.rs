@@ -5,13 +5,15 @@
 //! ```
 //!
 //! Each becomes a file of the folder, named like its argument with dashes: the program of rank 0
-//! for a sum of f32, lowered from the schedule that the verifier has accepted. `format.h` beside
-//! them says how they are laid out. BYTES are those of an all-reduce's buffer, of a rank's part
+//! for a sum of f32, lowered from the schedule that the verifier has accepted. Where it is one that
+//! has a hot kernel, a file `NAME.hot` has that schedule's name and the numbers of
+//! `oxccl_format::Extents`. `format.h` beside them says how programs are laid out. BYTES are those of an all-reduce's buffer, of a rank's part
 //! elsewhere.
 
-use oxccl_format::{DataType, Fold, Scale};
+use oxccl_format::{DataType, Extents, Fold, Scale};
 use oxccl_plans::algorithms::{Encoding, find};
 use oxccl_plans::collective::{Collective, Kind, Order};
+use oxccl_plans::hot;
 use oxccl_plans::lower::{Lowering, Program, lower};
 use oxccl_plans::schedule::{Layout, MAX_CHANNELS, SLOTS};
 use oxccl_plans::topology::Placement;
@@ -23,7 +25,10 @@ use std::path::Path;
 const SLOT_BYTES: usize = 64 << 10;
 const LL_SLOT_BYTES: usize = 4 << 10;
 
-fn program(name: &str) -> Result<Program, Box<dyn Error>> {
+/// A hot kernel's schedule, and how its buffers are divided.
+type Hot = (&'static str, Extents);
+
+fn program(name: &str) -> Result<(Program, Option<Hot>), Box<dyn Error>> {
     let words: Vec<&str> = name.split('/').collect();
     let &[kind, algorithm, encoding, ranks, bytes, channels] = words.as_slice() else {
         return Err("KIND/ALGORITHM/ENCODING/RANKS/BYTES/CHANNELS is expected".into());
@@ -33,7 +38,7 @@ fn program(name: &str) -> Result<Program, Box<dyn Error>> {
     let entry = find(kind, algorithm, encoding).ok_or("it is not in the catalogue")?;
     let placement = Placement::one_node(ranks);
     let schedule = entry.schedule(Collective::new(kind, ranks), placement, Order::Any, SLOTS)?;
-    let verified = verify(schedule, Order::Any, true)?;
+    let verified = verify(schedule, Order::Any, entry.in_place)?;
     let (data_type, schedule) = (DataType::F32, verified.schedule());
     let layout = Layout::even(
         &schedule.collective,
@@ -57,7 +62,12 @@ fn program(name: &str) -> Result<Program, Box<dyn Error>> {
         cma: false,
         virtual_bytes: None,
     };
-    Ok(lower(&verified, 0, &layout, &lowering)?)
+    let program = lower(&verified, 0, &layout, &lowering)?;
+    let hot = hot::find(schedule, 0).and_then(|one| {
+        let size = (data_type.len_bytes(), program.channels());
+        Some((&*one.name, hot::extents(&layout, schedule, 0, size)?))
+    });
+    Ok((program, hot))
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -70,9 +80,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     let folder = Path::new(folder);
     std::fs::write(folder.join("format.h"), oxccl_format::header())?;
     for name in names {
-        let program = program(name).map_err(|error| format!("{name}: {error}"))?;
+        let (program, hot) = program(name).map_err(|error| format!("{name}: {error}"))?;
         let bytes: Vec<u8> = program.words().iter().flat_map(|word| word.to_le_bytes()).collect();
-        std::fs::write(folder.join(name.replace('/', "-")), bytes)?;
+        let file = name.replace('/', "-");
+        if let Some((schedule, extents)) = hot {
+            let Extents { total_bytes, chunk_bytes, part_bytes, shorter_part_bytes } = extents;
+            let text = format!(
+                "{schedule} {total_bytes} {chunk_bytes} {part_bytes} {shorter_part_bytes}\n"
+            );
+            std::fs::write(folder.join(format!("{file}.hot")), text)?;
+        }
+        std::fs::write(folder.join(file), bytes)?;
     }
     Ok(())
 }

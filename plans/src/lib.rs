@@ -26,6 +26,7 @@ pub mod algorithms;
 pub mod collective;
 pub mod custom;
 pub mod element;
+pub mod hot;
 pub mod length;
 pub mod lower;
 pub mod msccl;

@@ -286,6 +286,13 @@ settings! {
         ranks Alike;
     }
 
+    /// Calls of one node whose schedules have kernels of their own are carried out by these, where
+    /// they are short: see `docs/gpu.md`. 0: all calls are interpreted. Results are the same.
+    hot_kernels: bool = true, {
+        "OXCCL_HOT_KERNELS" => hot_kernels, "0 or 1", switch;
+        ranks MayDiffer;
+    }
+
     /// A GPU's copy engines carry out all-gathers, all-to-alls, broadcasts, gathers and scatters of
     /// one node, and no kernel. So the multiprocessors are free for others. What peers read has to
     /// lie at the same place of all ranks' heaps (`comm.alloc`, called alike by all), or of what

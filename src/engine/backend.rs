@@ -33,8 +33,15 @@ pub(super) trait Backend: std::fmt::Debug {
     /// What all launch blocks of this rank share.
     fn blank(&self) -> f::Launch;
 
-    /// Brings a program to where it will run.
-    fn load(&mut self, program: Program, data_type: DataType, fold: Fold) -> Result<Code, Error>;
+    /// Brings a program to where it will run. `hot` is the hot schedule that it is, if it is one: a
+    /// backend that has a kernel of that may launch it.
+    fn load(
+        &mut self,
+        program: Program,
+        data_type: DataType,
+        fold: Fold,
+        hot: Option<&'static str>,
+    ) -> Result<Code, Error>;
 
     /// Whether copy engines carry out what they can.
     fn has_copies(&self) -> bool {

@@ -18,6 +18,7 @@ mod groups;
 #[path = "../../transports/tests/common/guest.rs"]
 mod guest;
 mod guests;
+mod hot;
 mod joined;
 mod launches;
 mod memory_order;
@@ -169,6 +170,8 @@ cases! {
     one_launch_a_call_on_older_gpus =
         launches::one_a_call, StandIn, 1, [processes::threads("2"), MANY, SEPARATE, needs("4"), ("OXCCL_STAND_IN_CAPABILITY", "80")];
     a_late_rank_is_named = ends::late, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
+    a_late_rank_is_named_thread_by_thread =
+        ends::late, StandIn, 1, [processes::threads("2"), MANY, SEPARATE, EMULATED, needs("4")];
     a_late_rank_is_named_beside_a_free = ends::late_beside_a_free, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
     a_rank_late_for_one_call_is_named = ends::late_for_one_call, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
     a_rank_late_for_one_launch_of_all_is_named = ends::late_for_one_call, Anything, 1, [processes::threads("2"), MANY];
@@ -176,6 +179,8 @@ cases! {
     a_kernel_that_waits_for_another_node_is_seen =
         ends::seen, Anything, 1, [processes::threads("2"), MANY, TWO_NODES, SEPARATE, needs("4")];
     a_late_replay_is_named = ends::late_replay, Anything, 1, [processes::threads("2"), MANY, needs("4")];
+    other_calls_are_named_thread_by_thread =
+        ends::mismatch, StandIn, 1, [processes::threads("2"), MANY, SEPARATE, EMULATED, needs("4")];
     other_calls_are_named = ends::mismatch, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
     a_dead_process_is_named = ends::death, Anything, 2, [];
     processes_go_on_after_a_death = ends::survivors, Anything, 3, [];
@@ -420,6 +425,7 @@ cases! {
     start_process by processes::each_rank:
     one_launch_for_all_ranks = joined::launches, StandIn, 1, [MANY, needs("6")];
     one_launch_for_groups_of_all_ranks = joined::groups, StandIn, 1, [MANY, needs("6")];
+    hot_kernels_thread_by_thread = hot::kernels, StandIn, 1, [MANY, EMULATED, needs("6")];
     one_launch_thread_by_thread = joined::launches, StandIn, 1, [MANY, EMULATED, needs("6")];
     one_launch_in_a_graph = joined::captured, StandIn, 1, [MANY];
     ranks_that_do_not_join =

@@ -132,7 +132,7 @@ impl Rank {
             virtual_bytes: None,
         };
         let program = lower(&verified, self.rank, &layout, &lowering).unwrap();
-        Ok(self.gpu.borrow_mut().prepare(program, data_type, Fold::Sum)?)
+        Ok(self.gpu.borrow_mut().prepare(program, data_type, Fold::Sum, None)?)
     }
 
     /// Puts a call into a stream, with buffers at offsets from a window's base.

@@ -36,11 +36,12 @@ const INSTRUMENTED: [&str; 6] = [
 ];
 
 fn main() {
-    let [shared, own] = ["../../kernels/machine/shared", "../../kernels/machine/cuda"];
+    let [shared, own, hot] = ["shared", "cuda", "hot"].map(|of| format!("../../kernels/machine/{of}"));
+    let [shared, own, hot] = [&*shared, &*own, &*hot];
     let [public, example] = ["../../kernels/include", "../../examples/device"];
     println!("cargo::rustc-check-cfg=cfg(emulator)");
     println!("cargo::rerun-if-env-changed=CXX");
-    for path in ["build.rs", "emulator", shared, own, public, example] {
+    for path in ["build.rs", "emulator", shared, own, hot, public, example] {
         println!("cargo::rerun-if-changed={path}");
     }
     // Threads of a block change their stacks by instructions of this one, and behind sanitizers'
@@ -58,11 +59,11 @@ fn main() {
         let object = out.join(format!("{name}{}", more.len())).with_extension("o");
         let mut compile = Command::new(&compiler);
         compile.args(FLAGS);
-        compile.args(["-I", &made, "-I", "emulator", "-I", shared, "-I", own, "-I", public]);
+        compile.args(["-I", &made, "-I", "emulator", "-I", shared, "-I", own, "-I", hot, "-I", public]);
         run(compile.args(more).args(["-c", &format!("emulator/{name}.cpp"), "-o"]).arg(&object));
         object
     };
-    let objects = ["block", "kernels", "traced", "guests"].map(|name| object(name, &[]));
+    let objects = ["block", "kernels", "traced", "hot", "guests"].map(|name| object(name, &[]));
     let library = out.join("liboxccl_emulator.a");
     let _ = std::fs::remove_file(&library);
     run(Command::new("ar").arg("crs").arg(&library).args(objects));
@@ -74,6 +75,7 @@ fn main() {
         object("words", &[ORDERED]),
         object("block", &[ORDERED]),
         object("ordered", &instrumented),
+        object("hot", &instrumented),
         object("guests", &instrumented),
     ];
     let library = out.join("liboxccl_memory_order.so");

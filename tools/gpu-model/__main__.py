@@ -1,7 +1,8 @@
 """What small calls cost on an H100, by the machine code of this checkout's kernels.
 
     python3 tools/gpu-model                  the table, for the newest fat binary of target/
-    python3 tools/gpu-model --compile        of the sources as they are: one kernel, for sm_90
+    python3 tools/gpu-model --compile        of the sources as they are: their kernels, for sm_90
+    python3 tools/gpu-model --interpreted    without hot kernels
     python3 tools/gpu-model --call CALL      one call: its phases between barriers
     python3 tools/gpu-model --call CALL --trace THREAD      and each instruction of a thread
 
@@ -16,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from typing import NamedTuple
 
 import call
 import sass
@@ -23,7 +25,7 @@ from constants import MIDDLE, OPTIMISTIC
 from machine import Block
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-KERNEL = "oxccl_f32_sum"
+INTERPRETER = "oxccl_f32_sum"
 BLOCK = 512
 # Of several channels the first is run.
 ALL_REDUCES = (("one_shot/ll", 8, 1), ("two_shot/ll", 32 << 10, 8), ("two_shot_push/windows", 64 << 10, 1))
@@ -35,6 +37,9 @@ ONE_KERNEL = """
 #undef OXCCL_ALL
 #define OXCCL_ALL(KERNEL) KERNEL(F32, f32, sum, FOLD_SUM)
 #include "executor.cu"
+"""
+HOT_KERNELS = """
+#include "hot.cu"
 """
 
 
@@ -61,30 +66,73 @@ def newest(pattern):
     return found[-1]
 
 
-def assembly(options, folder):
-    """The kernel's machine code, and what the compiler says of it."""
-    said = ""
-    if options.compile:
-        source, cubin = folder / "one.cu", folder / "one.cubin"
-        source.write_text(ONE_KERNEL)
-        machine = ROOT / "kernels/machine"
-        said = run([
-            tool("nvcc"), "-cubin", "-arch=sm_90", "-std=c++17", "-O3", "--fmad=false", "-Xptxas", "-v",
-            "-I", folder, "-I", machine / "shared", "-I", machine / "cuda", source, "-o", cubin,
-        ])
-        said = " ".join(line for line in said.split("\n") if "registers" in line or "spill" in line)
-    else:
-        image = pathlib.Path(options.image) if options.image else newest("target/*/build/oxccl-kernels-*/out/oxccl.fatbin")
-        run([tool("cuobjdump"), "--extract-elf", "sm_90", image.resolve()], cwd=folder)
-        cubin = next(folder.glob("*sm_90*.cubin"))
-    return sass.kernel(run([tool("nvdisasm"), cubin]), KERNEL), said
+def built(options, folder, name, text):
+    """The machine code of one of the images, compiled now or by the last build, and what the
+    compiler says."""
+    if not options.compile:
+        image = newest(f"{options.images or 'target/*/build/oxccl-kernels-*/out'}/{name}.fatbin")
+        made = folder / name
+        made.mkdir()
+        run([tool("cuobjdump"), "--extract-elf", "sm_90", image.resolve()], cwd=made)
+        return run([tool("nvdisasm"), next(made.glob("*sm_90*.cubin"))]), ""
+    source, cubin = folder / f"{name}.cu", folder / f"{name}.cubin"
+    source.write_text(text)
+    folders = [folder] + [ROOT / "kernels/machine" / part for part in ("shared", "cuda", "hot")]
+    said = run([
+        tool("nvcc"), "-cubin", "-arch=sm_90", "-std=c++17", "-O3", "--fmad=false", "-Xptxas", "-v",
+        *(word for path in folders for word in ("-I", path)), source, "-o", cubin,
+    ])
+    said = " ".join(line for line in said.split("\n") if "registers" in line or "spill" in line)
+    return run([tool("nvdisasm"), cubin]), said
+
+
+class Kernels:
+    """The kernels that calls are carried out by."""
+
+    def __init__(self, options, folder):
+        self.options, self.folder = options, folder
+        self.images, self.found = {}, {}
+
+    def image(self, name):
+        if name not in self.images:
+            if self.options.compile and name == "oxccl-hot":
+                shutil.copy(newest("target/*/build/oxccl-kernels-*/out/schedules.h"), self.folder)
+            source = HOT_KERNELS if name == "oxccl-hot" else ONE_KERNEL
+            self.images[name], said = built(self.options, self.folder, name, source)
+            if said and name == "oxccl":
+                print(said)
+        return self.images[name]
+
+    def of(self, program):
+        """A call's: its schedule's own, or the interpreter."""
+        name, assembly = INTERPRETER, None
+        if program.schedule and not self.options.interpreted:
+            name, assembly = f"oxccl_hot_{program.schedule}", self.image("oxccl-hot")
+            if f".text.{name}:" not in assembly.splitlines():
+                name += "_f32_sum"
+        if name not in self.found:
+            self.found[name] = sass.kernel(assembly or self.image("oxccl"), name)
+        return name, self.found[name]
+
+
+class Program(NamedTuple):
+    image: bytes
+    schedule: str  # that there may be a hot kernel of
+    extents: list
 
 
 def programs(folder, names, built=None):
     made = [built] if built else ["cargo", "run", "-q", "-p", "oxccl-plans", "--example", "programs", "--"]
     run([*made, folder, *names], cwd=ROOT)
     form = call.Format((folder / "format.h").read_text())
-    return form, {name: (folder / name.replace("/", "-")).read_bytes() for name in names}
+
+    def read(name):
+        image = folder / name.replace("/", "-")
+        hot = image.with_name(image.name + ".hot")
+        schedule, *extents = hot.read_text().split() if hot.exists() else ("",)
+        return Program(image.read_bytes(), schedule, [int(number) for number in extents])
+
+    return form, {name: read(name) for name in names}
 
 
 def ranks_of(name):
@@ -92,7 +140,7 @@ def ranks_of(name):
 
 
 def model(kernel, form, program, name, constants, threads, trace=None):
-    one = call.Call(form, program, ranks_of(name))
+    one = call.Call(form, program.image, ranks_of(name), program.extents)
     block = Block(kernel, one.parameter, one.memory, constants, threads, trace)
     cycles = block.run()
     status = int.from_bytes(one.memory.regions[call.STATUSES >> 32][:4], "little")
@@ -101,7 +149,9 @@ def model(kernel, form, program, name, constants, threads, trace=None):
     return one, block, cycles
 
 
-def show_call(options, kernel, form, program):
+def show_call(options, kernels, form, program):
+    name, kernel = kernels.of(program)
+    print(f"{name}: {kernel.code_bytes / 1024:.1f} KiB of code")
     one, block, cycles = model(kernel, form, program, options.call, MIDDLE, range(options.threads), options.trace)
     before, issued = 0.0, 0
     for number, (slowest, end, so_far, fences) in enumerate(block.phases):
@@ -114,16 +164,17 @@ def show_call(options, kernel, form, program):
     return 1 if wrong and options.threads == BLOCK else 0
 
 
-def show_table(options, kernel, form, images):
-    print(f"{KERNEL} for sm_90: {kernel.code_bytes / 1024:.0f} KiB of code")
-    print(f"{'call, its first channel':45} {'instr.':>7} {'barriers':>8} {'fences':>6} {'optimistic':>10} {'middle':>8}")
-    for name in options.calls or CALLS:
+def show_table(options, kernels, form, all_programs):
+    print(f"{'call, its first channel':45} {'code':>6} {'instr.':>7} {'barriers':>8} {'fences':>6} "
+          f"{'optimistic':>10} {'middle':>8}")
+    for name, program in all_programs.items():
         times = []
+        _, kernel = kernels.of(program)
         for constants in (OPTIMISTIC, MIDDLE):
-            one, block, cycles = model(kernel, form, images[name], name, constants, range(options.threads))
+            one, block, cycles = model(kernel, form, program, name, constants, range(options.threads))
             times.append(cycles / constants.clock_ghz / 1000)
-        print(f"{name:45} {block.threads[0].issued:7} {block.barriers:8} {block.fences:6} "
-              f"{times[0]:7.1f} us {times[1]:5.1f} us", flush=True)
+        print(f"{name:45} {kernel.code_bytes / 1024:5.1f}K {block.threads[0].issued:7} {block.barriers:8} "
+              f"{block.fences:6} {times[0]:7.1f} us {times[1]:5.1f} us", flush=True)
     return 0
 
 
@@ -131,7 +182,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("calls", nargs="*", help="calls of the table, instead of its own")
     parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--image", help="a fat binary")
+    parser.add_argument("--interpreted", action="store_true")
+    parser.add_argument("--images", help="the folder with the fat binaries of a build")
     parser.add_argument("--programs", help="the example of oxccl-plans, where it has been built")
     parser.add_argument("--call")
     parser.add_argument("--trace", type=int)
@@ -141,13 +193,11 @@ def main():
     with tempfile.TemporaryDirectory() as made:
         folder = pathlib.Path(made)
         names = [options.call] if options.call else options.calls or CALLS
-        form, images = programs(folder, names, options.programs)
-        kernel, said = assembly(options, folder)
-        if said:
-            print(said)
+        form, all_programs = programs(folder, names, options.programs)
+        kernels = Kernels(options, folder)
         if options.call:
-            return show_call(options, kernel, form, images[options.call])
-        return show_table(options, kernel, form, images)
+            return show_call(options, kernels, form, all_programs[options.call])
+        return show_table(options, kernels, form, all_programs)
 
 
 if __name__ == "__main__":

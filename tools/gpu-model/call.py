@@ -21,6 +21,7 @@ WIDTHS = {"uint8_t": 1, "uint16_t": 2, "uint32_t": 4, "int32_t": 4, "uint64_t": 
 SLOTS = {"LL": 16, "SLOTS": 4, "SYNC": 1, "LL128": 8}
 LL_PAYLOAD = 4096
 SLOT_PAYLOAD = 64 << 10
+EXTENTS = ("total_bytes", "chunk_bytes", "part_bytes", "shorter_part_bytes")
 
 
 class Format:
@@ -58,7 +59,7 @@ class Format:
 class Call:
     """Memory and parameter of one call, and what must come out of it."""
 
-    def __init__(self, form, program, ranks):
+    def __init__(self, form, program, ranks, extents=None):
         self.form, self.ranks, self.memory = form, ranks, Memory()
         memory = self.memory
         memory.add(PROGRAM, len(program))
@@ -85,6 +86,9 @@ class Call:
             progress=PROGRESS, statuses=STATUSES, doorbells=DOORBELLS, abort=ABORT, input=INPUT, output=OUTPUT,
             call=1, signature=SIGNATURE, ranks=ranks, ended=ENDED, arrived=ENDED + 64, launched=1,
         )
+        if extents:
+            at = PARAMETER + form.offsets["Launch", "extents"]
+            form.set(memory, "Extents", at, **dict(zip(EXTENTS, extents)))
         self.expected = self._expected()
 
     @property

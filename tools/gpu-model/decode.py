@@ -223,6 +223,8 @@ class Writer:
         else:
             self.put(o[0], f"({a} * {b} + {o[3].word()}{carry}) & {MASK}")
 
+    do_uimad = do_imad
+
     def do_iadd3(self, parts, o, _):
         carries = []
         while re.match(r"U?P", o[1 + len(carries)].name):
@@ -309,10 +311,25 @@ class Writer:
             a, b = f"signed({a})", f"signed({b})"
         self.put(o[0], f"(min({a}, {b}) if {o[3].truth()} else max({a}, {b})) & {MASK}")
 
+    def do_vimnmx3(self, parts, o, _):
+        words = [operand.word() for operand in o[1:4]]
+        if "U32" not in parts:
+            words = [f"signed({word})" for word in words]
+        joined = ", ".join(words)
+        self.put(o[0], f"(min({joined}) if {o[4].truth()} else max({joined})) & {MASK}")
+
+    def do_viaddmnmx(self, parts, o, _):
+        a, b = f"({o[1].word()} + {o[2].word()} & {MASK})", o[3].word()
+        if "U32" not in parts:
+            a, b = f"signed({a})", f"signed({b})"
+        self.put(o[0], f"(min({a}, {b}) if {o[4].truth()} else max({a}, {b})) & {MASK}")
+
     def do_flo(self, parts, o, _):
         found = f"{o[1].word()}.bit_length()"
         place = f"(32 - {found})" if "SH" in parts else f"({found} - 1)"
         self.put(o[0], f"{place} & {MASK} if {o[1].word()} else {MASK}", "20")
+
+    do_uflo = do_flo
 
     def do_brev(self, parts, o, _):
         self.put(o[0], f"int(format({o[1].word()}, '032b')[::-1], 2)", "20")

@@ -123,6 +123,22 @@ table! {
         pub found: u32,
     }
 
+    /// How both of a call's buffers are divided, where chunks are of one length, but for the last
+    /// ones: chunk c begins at `c * chunk_bytes`, and ends where the next one begins or where the
+    /// buffer ends. What a kernel of one schedule has instead of a program's offsets.
+    #[repr(C)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Extents {
+        /// Length of a buffer that has all chunks.
+        pub total_bytes: u64,
+        /// Length of a chunk.
+        pub chunk_bytes: u64,
+        /// What a channel moves of a chunk: the last ones may move less.
+        pub part_bytes: u64,
+        /// The same of the chunk that is shorter than others, if there is one.
+        pub shorter_part_bytes: u64,
+    }
+
     /// One bucket of a group, as this rank reaches it. The buckets of a part lie one behind the
     /// other in a virtual buffer, each from a multiple of [`SEGMENT_ALIGN`] on; what lies between
     /// them exists in no memory.
@@ -265,8 +281,8 @@ table! {
         pub joined_channels: u32,
         /// [`LAUNCH_AWAITS`], [`LAUNCH_COMPLETES`], [`LAUNCH_FACTOR_AT`].
         pub flags: u32,
-        /// Zero.
-        pub reserved: u32,
+        /// Number of this rank. GPU only.
+        pub rank: u32,
         /// Where the last channel to end writes `call`, however it has ended; null where nobody
         /// looks. Nothing that the launch leads to is read or written behind that.
         pub ended: *mut u64,
@@ -277,6 +293,8 @@ table! {
         /// Host only: [`BOUNCE_BYTES`] for each channel, where peers' private memory is read to;
         /// null where none is read.
         pub bounce: *mut u8,
+        /// Of a kernel of one schedule: how the buffers are divided.
+        pub extents: Extents,
     }
 }
 
@@ -317,10 +335,11 @@ impl Launch {
         done_stride: 0,
         joined_channels: 0,
         flags: 0,
-        reserved: 0,
+        rank: 0,
         ended: core::ptr::null_mut(),
         arrived: core::ptr::null_mut(),
         launched: 0,
         bounce: core::ptr::null_mut(),
+        extents: Extents { total_bytes: 0, chunk_bytes: 0, part_bytes: 0, shorter_part_bytes: 0 },
     };
 }

@@ -327,12 +327,16 @@ OXCCL_INLINE uint32_t run_channel(const Launch& launch, uint32_t channel, const 
 // channels have done is there then, since each releases it by its arrival, and the last one
 // acquires and releases it again; and none touches anything of the launch any more. A channel that
 // is the only one need not count: the barrier puts all that it did in front of the release.
+OXCCL_INLINE void tell_end(const Launch& launch) {
+  if (!leader() || OXCCL_LIKELY(launch.ended == nullptr)) return;
+  if (launch.launched == 1 || arrives_last(launch.arrived, uint32_t(launch.launched))) store_release(launch.ended, launch.call);
+}
+
 OXCCL_INLINE void end_launch(const Launch& launch) {
   // One thread looks, behind a barrier for all: with a branch of the whole block some kernels for
   // sm_120 do not fit into their registers.
   barrier();
-  if (!leader() || OXCCL_LIKELY(launch.ended == nullptr)) return;
-  if (launch.launched == 1 || arrives_last(launch.arrived, uint32_t(launch.launched))) store_release(launch.ended, launch.call);
+  tell_end(launch);
 }
 
 // The launch block of one rank, whose channel is left in `channel`, where a launch is for several

@@ -376,7 +376,8 @@ impl Gpu {
         &self.tables
     }
 
-    /// Makes a program ready. Nothing of it is given back before the end: see [`Programs`].
+    /// Makes a program ready, for the kernel of the hot schedule that it is, if it is one.
+    /// Nothing of it is given back before the end: see [`Programs`].
     ///
     /// # Errors
     /// [`CudaError::TooManyBlocks`] if the kernel fits fewer times than the one that the start was
@@ -386,8 +387,13 @@ impl Gpu {
         mut program: Program,
         data_type: DataType,
         fold: Fold,
+        hot: Option<&str>,
     ) -> Result<Prepared, CudaError> {
-        let kernel = pick(&self.kernels, data_type, fold, self.bulk_copies)?;
+        let hot = hot.and_then(|schedule| self.kernels.hot(schedule, data_type, fold));
+        let kernel = match hot {
+            Some(kernel) => kernel,
+            None => pick(&self.kernels, data_type, fold, self.bulk_copies)?,
+        };
         self.kernels.check_residency(kernel, self.neighbours.sharing, program.channels())?;
         let program = self.programs.upload(&self.stream, &mut program)?;
         Ok(Prepared { program, kernel })

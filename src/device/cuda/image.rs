@@ -10,6 +10,8 @@ pub struct Image {
     bytes: &'static [u8],
     /// Of the traced kernels.
     traced: &'static [u8],
+    /// Of the hot kernels.
+    hot: &'static [u8],
 }
 
 impl Image {
@@ -18,8 +20,8 @@ impl Image {
     /// # Errors
     /// [`CudaError::NoImage`] if this was built without nvcc.
     pub fn embedded(device: Device) -> Result<Image, CudaError> {
-        match (image::FATBIN, image::TRACED_FATBIN) {
-            (Some(bytes), Some(traced)) => Ok(Image { bytes, traced }),
+        match (image::FATBIN, image::TRACED_FATBIN, image::HOT_FATBIN) {
+            (Some(bytes), Some(traced), Some(hot)) => Ok(Image { bytes, traced, hot }),
             _ => Err(missing(
                 device,
                 "oxccl was built without GPU kernels: set NVCC or CUDA_HOME, and build again",
@@ -30,16 +32,21 @@ impl Image {
     /// Another image, as tests have. Whoever loads kernels says which; nothing falls back to this.
     ///
     /// # Safety
-    /// The bytes are an image that the driver can read to its end, and its kernels, the traced ones
-    /// among them, are this release's.
+    /// The bytes are an image that the driver can read to its end, and its kernels, the traced and
+    /// the hot ones among them, are this release's.
     #[doc(hidden)]
     pub unsafe fn from_bytes(bytes: &'static [u8]) -> Image {
-        Image { bytes, traced: bytes }
+        Image { bytes, traced: bytes, hot: bytes }
     }
 
     /// What traced kernels are loaded from.
     pub(super) fn traced(self) -> Image {
         Image { bytes: self.traced, ..self }
+    }
+
+    /// What hot kernels are loaded from.
+    pub(super) fn hot(self) -> Image {
+        Image { bytes: self.hot, ..self }
     }
 
     pub(super) fn as_ptr(self) -> *const u8 {

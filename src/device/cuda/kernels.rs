@@ -20,7 +20,8 @@ use super::traced::TracedKernels;
 use super::{Image, Stream, call};
 use oxccl_kernels::format::{DataType, Fold, Launch};
 use oxccl_kernels::image::{
-    self, ANY_KERNEL, BLOCK_THREADS, BULK_COPY_BYTES, BULK_COPY_CAPABILITY, kernel_name,
+    self, ANY_KERNEL, BLOCK_THREADS, BULK_COPY_BYTES, BULK_COPY_CAPABILITY, HOT, hot_name,
+    kernel_name,
 };
 use oxccl_transports::CudaError;
 use oxccl_transports::cuda::{Context, has, sys};
@@ -37,6 +38,9 @@ pub struct Kernels {
     kernels: Vec<Option<Kernel>>,
     /// The one for all types and folds.
     any: Kernel,
+    /// Those of one schedule each, as [`HOT`] lists them, and what they are in.
+    hot: Vec<Kernel>,
+    _hot_module: Module,
     /// Once somebody has asked for a trace.
     traced: Mutex<Option<Arc<TracedKernels>>>,
 }
@@ -65,6 +69,8 @@ pub struct Kernel {
     shared_bytes: u32,
     /// Whether it writes its steps.
     traced: bool,
+    /// Of a hot kernel: its place in [`HOT`].
+    hot: Option<usize>,
     /// Whether its launches are in the domain for remote memory.
     in_domain: bool,
 }
@@ -118,7 +124,15 @@ impl Kernels {
         let folds = |data_type| Fold::ALL.map(|fold| of(data_type, fold));
         let kernels = DataType::ALL.into_iter().flat_map(folds).collect();
         let any = module.find(ANY_KERNEL)?;
-        Ok(Kernels { module, image, kernels, any, traced: Mutex::default() })
+        let hot_module = Module::load(context, image.hot())?;
+        let of_schedule = |(place, &(schedule, sums)): (usize, &(&str, Option<DataType>))| {
+            let of = sums.map(|data_type| (data_type, Fold::Sum));
+            let found = hot_module.find(&hot_name(schedule, sums))?;
+            Ok(Kernel { of, hot: Some(place), ..found })
+        };
+        let hot = HOT.iter().enumerate().map(of_schedule).collect::<Result<_, CudaError>>()?;
+        let traced = Mutex::default();
+        Ok(Kernels { module, image, kernels, any, hot, _hot_module: hot_module, traced })
     }
 
     /// The kernel for a type and a fold.
@@ -131,6 +145,16 @@ impl Kernels {
             let ordinal = self.module.context.device().ordinal();
             CudaError::NotSupported { ordinal, what: "this fold of this type" }
         })
+    }
+
+    /// The kernel of one schedule, named as in `oxccl_plans::hot`, for sums of this type or, where
+    /// the schedule only copies, for any; if there is one.
+    pub fn hot(&self, schedule: &str, data_type: DataType, fold: Fold) -> Option<Kernel> {
+        let is_it = |(of, sums): &(&str, Option<DataType>)| {
+            let reduces_so = sums.is_none_or(|sums| (sums, Fold::Sum) == (data_type, fold));
+            *of == schedule && reduces_so
+        };
+        HOT.iter().position(is_it).map(|place| self.hot[place])
     }
 
     /// The kernel for all types and folds, slower than those for one.
@@ -220,7 +244,8 @@ impl Module {
         }
         let resident = self.resident(function, 0)?;
         let in_domain = self.in_domain;
-        Ok(Kernel { function, of: None, resident, shared_bytes: 0, traced: false, in_domain })
+        let (of, shared_bytes, traced, hot) = (None, 0, false, None);
+        Ok(Kernel { function, of, resident, shared_bytes, traced, hot, in_domain })
     }
 
     /// How many blocks with so much dynamic shared memory the GPU holds at once. In the context.
@@ -258,7 +283,7 @@ impl Kernel {
 
     /// Whether it is another module's handle of the same kernel, launched alike.
     pub(crate) fn is_same(&self, other: &Kernel) -> bool {
-        let launched = |of: &Kernel| (of.of, of.shared_bytes, of.traced);
+        let launched = |of: &Kernel| (of.of, of.shared_bytes, of.traced, of.hot);
         launched(self) == launched(other)
     }
 

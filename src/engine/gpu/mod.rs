@@ -360,8 +360,16 @@ impl Backend for GpuBackend {
         self.gpu.tables().blank()
     }
 
-    fn load(&mut self, program: Program, data_type: DataType, fold: Fold) -> Result<Code, Error> {
-        let prepared = self.gpu.prepare(program, data_type, fold)?;
+    fn load(
+        &mut self,
+        program: Program,
+        data_type: DataType,
+        fold: Fold,
+        hot: Option<&'static str>,
+    ) -> Result<Code, Error> {
+        // A launch for several ranks is the interpreter's.
+        let hot = hot.filter(|_| self.joint.is_none());
+        let prepared = self.gpu.prepare(program, data_type, fold, hot)?;
         let (header, channels) = (prepared.program().header(), prepared.channels());
         self.programs.push(prepared);
         Ok(Code { header, channels, number: self.programs.len() - 1 })

@@ -88,7 +88,13 @@ impl Backend for HostBackend {
         self.host.blank()
     }
 
-    fn load(&mut self, mut program: Program, _: DataType, _: Fold) -> Result<Code, Error> {
+    fn load(
+        &mut self,
+        mut program: Program,
+        _: DataType,
+        _: Fold,
+        _: Option<&'static str>,
+    ) -> Result<Code, Error> {
         let scratch = match program.scratch_bytes() {
             0 => None,
             len_bytes => {

@@ -38,11 +38,14 @@ impl Maker<'_> {
         crate::log::planned(self.ranks.rank, call, &plan, "a call");
         let program = self.plans.program(self.config, self.ranks.rank, call, &plan, Whose::Own)?;
         let digest = digest(&signature, &plan);
-        let code = self.backend.load(program, call.data_type, call.op.lower().0)?;
+        let hot = self.plans.hot(self.config, self.ranks.rank, (call, &plan), &program)?;
+        let (schedule, extents) = hot.unzip();
+        let code = self.backend.load(program, call.data_type, call.op.lower().0, schedule)?;
         let mut tables = Tables::default();
         let source = Source { call: 0, input_at: Some(0), output_at: Some(0) };
         tables.push(source, 0, signature.len_bytes());
-        let (launch, reduces) = (self.blank_block(), signature.kind.reduces());
+        let (mut launch, reduces) = (self.blank_block(), signature.kind.reduces());
+        launch.extents = extents.unwrap_or(launch.extents);
         let block = Block::of_collective(code, (launch, digest), reduces, (0, 1), Whose::Own);
         let is_message = messages::has_messages(call);
         let messages = messages::messages(std::slice::from_ref(call), self.ranks.rank);
@@ -147,14 +150,15 @@ impl Maker<'_> {
             tables.push(source, start, buckets[call].len_bytes());
         }
         tables.proofs.push((verified, program.rounds(), part.len_bytes));
-        let code = self.backend.load(program, call.data_type, call.op.lower().0)?;
+        let code = self.backend.load(program, call.data_type, call.op.lower().0, None)?;
         let (told, entries) = ((self.blank_block(), agreed), (place, part.calls.len()));
         Ok(Block::of_collective(code, told, signature.kind.reduces(), entries, whose))
     }
 
     /// A launch block with nothing but this rank's own tables.
     pub(super) fn blank_block(&self) -> f::Launch {
-        f::Launch { done_stride: self.config.max_channels as u32, ..self.backend.blank() }
+        let (done_stride, rank) = (self.config.max_channels as u32, self.ranks.rank as u32);
+        f::Launch { done_stride, rank, ..self.backend.blank() }
     }
 }
 

@@ -7,8 +7,10 @@ use crate::engine::links::Links;
 use crate::engine::tally::Digest;
 use crate::error::Error;
 use crate::target::Device;
+use oxccl_kernels::format::{Extents, Scale};
 use oxccl_plans::algorithms::{Algorithm, Encoding, find};
 use oxccl_plans::collective::{Collective, Kind, Order};
+use oxccl_plans::hot;
 use oxccl_plans::length::TooLong;
 use oxccl_plans::lower::{CopyStep, Lowering, Program, copies, lower};
 use oxccl_plans::schedule::{Layout, SLOTS};
@@ -110,6 +112,34 @@ impl Plans {
             links.open(verified.schedule(), &lowering)?;
         }
         lower(&verified, rank, &layout, &lowering).map_err(|refused| cannot(refused.to_string()))
+    }
+
+    /// The hot schedule that a call's program is, if it is one, and how its buffers are divided.
+    pub(super) fn hot(
+        &mut self,
+        config: &Config,
+        rank: usize,
+        (call, plan): (&CheckedCall, &Plan),
+        program: &Program,
+    ) -> Result<Option<(&'static str, Extents)>, Error> {
+        let is_plain = call.op.lower().1 == Scale::None || !call.collective.kind.reduces();
+        let serves = config.device != Device::Host
+            && config.advanced.hot_kernels
+            && !config.advanced.bulk_copies
+            && self.links.is_none()
+            && is_plain
+            && program.rounds() == 1;
+        if !serves {
+            return Ok(None);
+        }
+        let verified = self.verified(config, call, plan)?;
+        let schedule = verified.schedule();
+        let Some(one) = hot::find(schedule, rank) else { return Ok(None) };
+        let layout = layout(call, &verified, Whose::Own)
+            .map_err(Error::too_long(call.collective.kind.name(), "buffers"))?;
+        let parts = (call.data_type.len_bytes(), program.channels());
+        let extents = hot::extents(&layout, schedule, rank, parts);
+        Ok(extents.filter(|extents| one.serves(extents)).map(|extents| (&*one.name, extents)))
     }
 
     /// What copy engines do for a call that is carried out as planned.

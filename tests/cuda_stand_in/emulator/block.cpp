@@ -273,7 +273,7 @@ void Block::run() {
 }
 
 const Kernel* find(const char* name) {
-  const Kernel* (*const kinds[])(const char*) = {find_kernel, find_traced, find_guest};
+  const Kernel* (*const kinds[])(const char*) = {find_kernel, find_traced, find_hot, find_guest};
   for (const auto find_one : kinds)
     if (const Kernel* kernel = find_one(name)) return kernel;
   return nullptr;

@@ -1,6 +1,6 @@
-// The kernels of one compilation, for blocks that do not know them: kernels.cpp has them all,
-// traced.cpp those that are traced, in a namespace apart, ordered.cpp some for the account of
-// memory order.
+// The kernels of one compilation, for blocks that do not know them: kernels.cpp has them all but
+// for the traced ones, which traced.cpp has, and the hot ones of hot.cpp, both in a namespace apart.
+// ordered.cpp has some for the account of memory order.
 #pragma once
 #include "cuda.h"
 
@@ -22,6 +22,8 @@ constexpr int PATTERN = 0xa5;
 const Kernel* find_kernel(const char* name);
 // Of the traced kernels; null if there is none of this name.
 const Kernel* find_traced(const char* name);
+// Of the hot kernels; null if there is none of this name.
+const Kernel* find_hot(const char* name);
 // Of kernels that are not oxccl's own: guests.cpp.
 const Kernel* find_guest(const char* name);
 

@@ -97,6 +97,7 @@ pub struct Control {
     calls: extern "C" fn() -> u64,
     launches: extern "C" fn() -> u64,
     traced: extern "C" fn() -> u64,
+    hot: extern "C" fn() -> u64,
     remote: extern "C" fn() -> u64,
     blocks: extern "C" fn() -> u64,
     switched: extern "C" fn() -> u64,
@@ -136,6 +137,9 @@ impl Control {
                 launches: std::mem::transmute::<*mut _, extern "C" fn() -> u64>(find(
                     c"oxccl_stand_in_launches",
                 )?),
+                hot: std::mem::transmute::<*mut _, extern "C" fn() -> u64>(find(
+                    c"oxccl_stand_in_hot",
+                )?),
                 traced: std::mem::transmute::<*mut _, extern "C" fn() -> u64>(find(
                     c"oxccl_stand_in_traced",
                 )?),
@@ -171,6 +175,11 @@ impl Control {
     /// Launches of kernels so far, captured ones once.
     pub fn launches(&self) -> u64 {
         (self.launches)()
+    }
+
+    /// Those of these whose kernels were hot ones.
+    pub fn hot(&self) -> u64 {
+        (self.hot)()
     }
 
     /// Those of these whose kernels were traced.
@@ -241,6 +250,12 @@ extern "C" fn oxccl_stand_in_calls() -> u64 {
 #[unsafe(no_mangle)]
 extern "C" fn oxccl_stand_in_launches() -> u64 {
     kernel::launches()
+}
+
+/// See [`Control::hot`].
+#[unsafe(no_mangle)]
+extern "C" fn oxccl_stand_in_hot() -> u64 {
+    kernel::hot()
 }
 
 /// See [`Control::traced`].

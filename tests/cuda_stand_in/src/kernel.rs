@@ -79,6 +79,9 @@ static LAUNCHES: AtomicU64 = AtomicU64::new(0);
 /// Those of them that were traced.
 static TRACED: AtomicU64 = AtomicU64::new(0);
 
+/// Those of them that were of hot kernels.
+static HOT: AtomicU64 = AtomicU64::new(0);
+
 /// Those of them that were in the memory-synchronisation domain for remote memory.
 static REMOTE: AtomicU64 = AtomicU64::new(0);
 
@@ -91,6 +94,10 @@ pub(crate) fn launches() -> u64 {
 
 pub(crate) fn traced() -> u64 {
     TRACED.load(Ordering::Relaxed)
+}
+
+pub(crate) fn hot() -> u64 {
+    HOT.load(Ordering::Relaxed)
 }
 
 pub(crate) fn remote() -> u64 {
@@ -413,6 +420,7 @@ unsafe fn launch(
     let (blocks, device) = (grid[0], stream.context.device);
     LAUNCHES.fetch_add(1, Ordering::Relaxed);
     TRACED.fetch_add(u64::from(function.is_traced()), Ordering::Relaxed);
+    HOT.fetch_add(u64::from(function.is_hot()), Ordering::Relaxed);
     BLOCKS.fetch_add(u64::from(blocks), Ordering::Relaxed);
     stream.push(Operation::Kernel(Arc::new(Run {
         parameter,

@@ -31,12 +31,26 @@ impl Function {
 
     /// Whether it reduces elements of this type so.
     pub(crate) fn reduces(&self, data_type: DataType, fold: Fold) -> bool {
+        if let Some(sums) = self.sums() {
+            return sums.is_none_or(|sums| (sums, Fold::Sum) == (data_type, fold));
+        }
         match image::traced_kernels().find(|(_, name)| *name == self.name) {
             Some((of, _)) => of.is_none_or(|of| of == (data_type, fold)),
             None => {
                 self.name == image::ANY_KERNEL || self.name == image::kernel_name(data_type, fold)
             }
         }
+    }
+
+    /// Of a hot kernel: the type whose sums it makes, or that it makes none.
+    fn sums(&self) -> Option<Option<DataType>> {
+        let named = |(schedule, sums): &&(&str, _)| image::hot_name(schedule, *sums) == self.name;
+        image::HOT.iter().find(named).map(|(_, sums)| *sums)
+    }
+
+    /// Whether it is of one schedule alone.
+    pub(crate) fn is_hot(&self) -> bool {
+        self.sums().is_some()
     }
 
     /// Whether it writes its steps.
@@ -106,7 +120,8 @@ driver_calls! {
             || name == image::ANY_KERNEL
             || emulator::guest(&name).is_some()
             || image::kernels().any(|(data_type, fold)| image::kernel_name(data_type, fold) == name)
-            || image::traced_kernels().any(|(_, traced)| traced == name);
+            || image::traced_kernels().any(|(_, traced)| traced == name)
+            || image::HOT.iter().any(|(schedule, sums)| image::hot_name(schedule, *sums) == name);
         if !known {
             return Err(CUresult::CUDA_ERROR_NOT_FOUND);
         }

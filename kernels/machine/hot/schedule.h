@@ -1,0 +1,99 @@
+// A schedule as constants: what a rank does for each of its peers. The build writes those that
+// there are kernels of (schedules.h), from plans/src/hot.
+#pragma once
+#include "executor.h"
+
+namespace oxccl {
+inline namespace OXCCL_ISA {
+
+enum class Act : uint8_t { WAIT, SIGNAL, MOVE };
+enum class Where : uint8_t { NOWHERE, INPUT, OUTPUT, MESSAGE, WINDOW_INPUT, WINDOW_OUTPUT, TOKENS };
+enum class Chunk : uint8_t { ONLY, OWN, PEERS };
+
+struct HotPlace {
+  Where where;
+  Chunk chunk;
+  uint8_t message;
+};
+
+// In words: plans/src/hot/mod.rs.
+struct HotStep {
+  Act act;
+  bool each, ranked;  // an instruction for each peer, from the next rank on or from rank 0 on
+  bool head;          // counters: of which kind, of which connection, and their value
+  uint8_t lane;
+  int32_t value;
+  HotPlace own, peers, to_own, to_peers;
+};
+
+OXCCL_INLINE constexpr bool is_message(const HotPlace& place) { return place.where == Where::MESSAGE; }
+OXCCL_INLINE constexpr bool is_window(const HotPlace& place) {
+  return place.where == Where::WINDOW_INPUT || place.where == Where::WINDOW_OUTPUT;
+}
+OXCCL_INLINE constexpr bool is_own_memory(const HotPlace& place) { return place.where == Where::INPUT || place.where == Where::OUTPUT; }
+OXCCL_INLINE constexpr bool is_there(const HotPlace& place) { return place.where != Where::NOWHERE; }
+OXCCL_INLINE constexpr bool is_reduction(const HotStep& step) { return is_there(step.own) && is_there(step.peers); }
+
+// What a round moves the cursors of a connection by.
+struct Messages {
+  uint32_t sent, received;
+};
+
+template <class Schedule>
+OXCCL_INLINE constexpr Messages messages_of_lane() {
+  Messages count = {0, 0};
+  for (const HotStep& step : Schedule::STEPS) {
+    if (step.act == Act::MOVE && is_message(step.to_peers)) ++count.sent;
+    if (step.act == Act::MOVE && is_message(step.peers)) ++count.received;
+  }
+  return count;
+}
+
+template <class Schedule>
+OXCCL_INLINE constexpr Messages messages_of_sync() {
+  Messages count = {0, 0};
+  for (const HotStep& step : Schedule::STEPS) {
+    if (step.act == Act::SIGNAL && step.lane == LANE_SYNC) ++count.sent;
+    if (step.act == Act::WAIT && step.lane == LANE_SYNC) ++count.received;
+  }
+  return count;
+}
+
+template <class Schedule>
+OXCCL_INLINE constexpr bool has_windows() {
+  for (const HotStep& step : Schedule::STEPS)
+    if (is_window(step.peers) || is_window(step.to_peers)) return true;
+  return false;
+}
+
+// The first move, and what it reads.
+template <class Schedule>
+OXCCL_INLINE constexpr uint32_t first_move() {
+  uint32_t number = 0;
+  while (Schedule::STEPS[number].act != Act::MOVE) ++number;
+  return number;
+}
+template <class Schedule>
+OXCCL_INLINE constexpr HotStep first_sent() {
+  return Schedule::STEPS[first_move<Schedule>()];
+}
+
+// How many instructions stand in front of a step: `once` and as many as there are peers, so many
+// times.
+struct Before {
+  uint32_t once, each;
+};
+
+template <class Schedule>
+OXCCL_INLINE constexpr Before before(uint32_t number) {
+  Before count = {0, 0};
+  for (uint32_t s = 0; s < number; ++s) {
+    const HotStep& step = Schedule::STEPS[s];
+    if (step.act == Act::MOVE && !step.each) ++count.once;
+    else ++count.each;
+  }
+  return count;
+}
+
+}  // namespace OXCCL_ISA
+}  // namespace oxccl

@@ -1,0 +1,400 @@
+//! Schedules that are alike on all ranks of any number, for kernels that know theirs when they are
+//! compiled (hot kernels).
+//!
+//! A [`Shape`] is such a schedule: what a rank does for each of its peers, whoever they are and
+//! however many. The build of oxccl-kernels makes a kernel of each of [`hot`]; the runtime launches
+//! it where the proven schedule at hand is what its shape says ([`find`]), instruction by
+//! instruction, and buffers are divided as it takes them to be ([`extents`]). Everything else is
+//! interpreted.
+
+mod extents;
+mod generalise;
+
+pub use extents::extents;
+use generalise::generalise;
+
+use crate::algorithms::{self, Algorithm, Encoding};
+use crate::collective::{Collective, Kind, Order};
+use crate::schedule::{
+    Buffer, Chunking, Flag, Instruction, Lane, Link, Operand, SLOTS, Schedule, Source, Tree,
+};
+use crate::topology::Placement;
+use crate::verify::verify;
+use oxccl_format::Extents;
+use std::sync::OnceLock;
+
+/// Ranks that a hot kernel serves at most.
+pub const MOST_RANKS: usize = 16;
+
+/// Up to so many bytes of a chunk a channel moves between buffers. By the kernels' instructions the
+/// interpreter is as fast from about twice as many on (`tools/gpu-model`).
+const WINDOW_PART_BYTES: u64 = 64 << 10;
+
+/// Which chunk of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chunk {
+    /// The only one.
+    Only,
+    /// Of as many as there are ranks, this rank's.
+    Own,
+    /// Of as many as there are ranks, the peer's.
+    Peers,
+}
+
+/// Where data is read or written. What is of a peer is of each in turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// This rank's input.
+    Input(Chunk),
+    /// This rank's output.
+    Output(Chunk),
+    /// A message of the round, from a peer or to it.
+    Message(Lane, u32),
+    /// A peer's buffer, in place.
+    Window(Buffer, Chunk),
+    /// Where buffers are: this rank's, or what is kept of a peer's.
+    Tokens,
+}
+
+/// The order in which peers come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// From the next rank on.
+    Rotated,
+    /// From rank 0 on.
+    Ranked,
+}
+
+/// How many instructions a step is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Times {
+    /// One for all peers.
+    Once,
+    /// One for each of them.
+    Each(Turn),
+}
+
+/// A counter of each peer's connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counter {
+    /// What has been consumed, instead of what has been announced.
+    pub is_head: bool,
+    /// Of which connection.
+    pub lane: Lane,
+    /// Relative to the start of the round.
+    pub value: i64,
+    /// Whose comes first.
+    pub turn: Turn,
+}
+
+/// A reduce-copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// How many instructions it is.
+    pub times: Times,
+    /// What is read of this rank's.
+    pub own: Option<Place>,
+    /// What is read of each peer's. With this rank's, by the order of ranks.
+    pub peers: Option<Place>,
+    /// What is written of this rank's.
+    pub to_own: Option<Place>,
+    /// What is written of each peer's, behind this rank's.
+    pub to_peers: Option<Place>,
+    /// What is read are contributions, as ranks gave them.
+    pub raw: bool,
+    /// The result is final.
+    pub finish: bool,
+}
+
+/// What a rank does, for each of its peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// It waits for counters.
+    Wait(Counter),
+    /// It moves data.
+    Move(Move),
+    /// It raises counters.
+    Signal(Counter),
+}
+
+/// A schedule of any number of ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// In order.
+    pub steps: Vec<Step>,
+}
+
+/// One of the schedules that there are kernels of.
+#[derive(Clone, Debug)]
+pub struct Hot {
+    /// As in the kernel's name.
+    pub name: String,
+    /// Which collective it carries out.
+    pub kind: Kind,
+    /// By which algorithm.
+    pub algorithm: Algorithm,
+    /// How data cross.
+    pub encoding: Encoding,
+    /// What it does.
+    pub shape: Shape,
+}
+
+/// What there are hot kernels of.
+const HOT: [(Kind, Algorithm, Encoding); 15] = [
+    (Kind::AllReduce, Algorithm::OneShot, Encoding::Ll),
+    (Kind::AllReduce, Algorithm::OneShot, Encoding::Ll128),
+    (Kind::AllReduce, Algorithm::TwoShot, Encoding::Ll),
+    (Kind::AllReduce, Algorithm::TwoShot, Encoding::Ll128),
+    (Kind::AllReduce, Algorithm::TwoShot, Encoding::Windows),
+    (Kind::AllReduce, Algorithm::TwoShotPush, Encoding::Windows),
+    (Kind::ReduceScatter, Algorithm::Direct, Encoding::Ll),
+    (Kind::ReduceScatter, Algorithm::Direct, Encoding::Ll128),
+    (Kind::ReduceScatter, Algorithm::Direct, Encoding::Windows),
+    (Kind::AllGather, Algorithm::Direct, Encoding::Ll),
+    (Kind::AllGather, Algorithm::Direct, Encoding::Ll128),
+    (Kind::AllGather, Algorithm::DirectPush, Encoding::Windows),
+    (Kind::AllToAll, Algorithm::Direct, Encoding::Ll),
+    (Kind::AllToAll, Algorithm::Direct, Encoding::Ll128),
+    (Kind::AllToAll, Algorithm::Pairwise, Encoding::Windows),
+];
+
+/// All of them: their shapes, as schedules of a few ranks have them.
+pub fn hot() -> &'static [Hot] {
+    static ALL: OnceLock<Vec<Hot>> = OnceLock::new();
+    ALL.get_or_init(|| HOT.into_iter().filter_map(shaped).collect())
+}
+
+fn shaped((kind, algorithm, encoding): (Kind, Algorithm, Encoding)) -> Option<Hot> {
+    // The least for which peers are several, and their orders differ.
+    let (rank, schedule) = (1, scheduled(kind, algorithm, encoding, 3)?);
+    let shape = generalise(&schedule, rank)?;
+    let name = format!("{}_{algorithm}_{encoding}", kind.name());
+    Some(Hot { name, kind, algorithm, encoding, shape })
+}
+
+fn scheduled(
+    kind: Kind,
+    algorithm: Algorithm,
+    encoding: Encoding,
+    ranks: usize,
+) -> Option<Schedule> {
+    let entry = algorithms::find(kind, algorithm, encoding)?;
+    let collective = Collective::new(kind, ranks);
+    entry.schedule(collective, Placement::one_node(ranks), Order::Any, SLOTS).ok()
+}
+
+/// Proves the schedules of these numbers of ranks, and that each rank's is what the shape says.
+///
+/// # Errors
+/// What does not hold.
+pub fn check(ranks: &[usize]) -> Result<(), String> {
+    for (kind, algorithm, encoding) in HOT {
+        let name = format!("{}, {algorithm}/{encoding}", kind.name());
+        let one = shaped((kind, algorithm, encoding))
+            .ok_or_else(|| format!("{name}: it is not alike on all ranks"))?;
+        for &ranks in ranks {
+            let schedule = scheduled(kind, algorithm, encoding, ranks)
+                .ok_or_else(|| format!("{name}: not for {ranks} ranks"))?;
+            let in_place =
+                algorithms::find(kind, algorithm, encoding).is_some_and(|one| one.in_place);
+            let verified = verify(schedule, Order::Any, in_place)
+                .map_err(|violation| format!("{name}, {ranks} ranks: {violation}"))?;
+            if let Some(rank) = (0..ranks).find(|rank| !one.shape.is_of(verified.schedule(), *rank))
+            {
+                return Err(format!("{name}, {ranks} ranks: rank {rank}'s is of another shape"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The hot one that a rank's part of a schedule is, if any.
+pub fn find(schedule: &Schedule, rank: usize) -> Option<&'static Hot> {
+    let kind = schedule.collective.kind;
+    hot().iter().find(|one| one.kind == kind && one.shape.is_of(schedule, rank))
+}
+
+impl Hot {
+    /// Whether it does more than copy.
+    pub fn reduces(&self) -> bool {
+        self.kind.reduces()
+    }
+
+    /// Whether a kernel of it is for buffers of this length. The interpreter's loops move what is
+    /// long as fast or faster.
+    pub fn serves(&self, extents: &Extents) -> bool {
+        let most = if self.encoding == Encoding::Windows { WINDOW_PART_BYTES } else { u64::MAX };
+        extents.total_bytes <= u64::from(u32::MAX) && extents.part_bytes <= most
+    }
+}
+
+impl Shape {
+    /// Whether a rank's part of a schedule is this.
+    pub fn is_of(&self, schedule: &Schedule, rank: usize) -> bool {
+        let ranks = schedule.collective.ranks;
+        (2..=MOST_RANKS).contains(&ranks)
+            && schedule.lists_per_rank == 1
+            && schedule.scratch == 0
+            && self.list(schedule, rank).is_some_and(|list| list == schedule.lists[rank])
+    }
+
+    /// What a rank does by it, where buffers are divided as the schedule has them; none where it
+    /// names chunks that these do not have.
+    pub fn list(&self, schedule: &Schedule, rank: usize) -> Option<Vec<Instruction>> {
+        let one = Expanded { schedule, rank, ranks: schedule.collective.ranks };
+        let steps: Option<Vec<_>> = self.steps.iter().map(|step| one.step(step)).collect();
+        Some(steps?.concat())
+    }
+}
+
+/// Peers of a rank, in order.
+fn peers(rank: usize, ranks: usize, turn: Turn) -> Vec<usize> {
+    match turn {
+        Turn::Rotated => (1..ranks).map(|distance| (rank + distance) % ranks).collect(),
+        Turn::Ranked => (0..ranks).filter(|peer| *peer != rank).collect(),
+    }
+}
+
+struct Expanded<'a> {
+    schedule: &'a Schedule,
+    rank: usize,
+    ranks: usize,
+}
+
+impl Expanded<'_> {
+    fn step(&self, step: &Step) -> Option<Vec<Instruction>> {
+        let all = |counter: &Counter, one: fn(Flag, i64) -> Instruction| {
+            let peers = peers(self.rank, self.ranks, counter.turn).into_iter();
+            let flag = |peer| match (Link::new(peer, counter.lane), counter.is_head) {
+                (link, true) => Flag::Head(link),
+                (link, false) => Flag::Tail(link),
+            };
+            peers.map(|peer| one(flag(peer), counter.value)).collect()
+        };
+        match step {
+            Step::Wait(counter) => {
+                Some(all(counter, |flag, value| Instruction::Wait { flag, value }))
+            }
+            Step::Signal(counter) => {
+                Some(all(counter, |flag, value| Instruction::Signal { flag, value }))
+            }
+            Step::Move(of) => match of.times {
+                Times::Once => Some(vec![self.once(of)?]),
+                Times::Each(turn) => {
+                    let peers = peers(self.rank, self.ranks, turn).into_iter();
+                    peers.map(|peer| self.each(of, peer)).collect()
+                }
+            },
+        }
+    }
+
+    /// The instruction for all peers.
+    fn once(&self, of: &Move) -> Option<Instruction> {
+        let by_rank = |rank: usize| match (of.own, of.peers) {
+            (own, _) if rank == self.rank => own.map(|own| self.operand(own, self.rank, true)),
+            (_, peers) => peers.map(|place| self.operand(place, rank, true)),
+        };
+        let sources: Option<Vec<_>> = (0..self.ranks).filter_map(by_rank).collect();
+        let own = of.to_own.map(|place| self.operand(place, self.rank, false));
+        let others = of.to_peers.into_iter().flat_map(|place| {
+            let peers = peers(self.rank, self.ranks, Turn::Rotated).into_iter();
+            peers.map(move |peer| self.operand(place, peer, false))
+        });
+        let destinations: Option<Vec<_>> = own.into_iter().chain(others).collect();
+        Some(reduce_copy(of, sources?, destinations?))
+    }
+
+    /// The one for this peer.
+    fn each(&self, of: &Move, peer: usize) -> Option<Instruction> {
+        let one = |own: Option<Place>, peers: Option<Place>, is_source| match (own, peers) {
+            (Some(place), None) | (None, Some(place)) => self.operand(place, peer, is_source),
+            _ => None,
+        };
+        let source = one(of.own, of.peers, true)?;
+        let destination = one(of.to_own, of.to_peers, false)?;
+        Some(reduce_copy(of, vec![source], vec![destination]))
+    }
+
+    fn operand(&self, place: Place, peer: usize, is_source: bool) -> Option<Operand> {
+        let is_own = peer == self.rank;
+        Some(match place {
+            Place::Input(chunk) => Operand::Input(self.chunk(Buffer::Input, chunk, peer)?),
+            Place::Output(chunk) => Operand::Output(self.chunk(Buffer::Output, chunk, peer)?),
+            Place::Message(..) | Place::Window(..) if is_own => return None,
+            Place::Message(lane, message) => {
+                let (link, segment) = (Link::new(peer, lane), 0);
+                match is_source {
+                    true => Operand::Slot { link, message, segment },
+                    false => Operand::PeerSlot { link, message, segment },
+                }
+            }
+            Place::Window(buffer, chunk) => {
+                Operand::Window { peer, buffer, chunk: self.chunk(buffer, chunk, peer)? }
+            }
+            Place::Tokens if is_source => Operand::Tokens,
+            Place::Tokens => Operand::PeerTokens(peer),
+        })
+    }
+
+    fn chunk(&self, buffer: Buffer, chunk: Chunk, peer: usize) -> Option<usize> {
+        let count = chunks(self.schedule, buffer);
+        match chunk {
+            Chunk::Only => (count == 1).then_some(0),
+            Chunk::Own => (count == self.ranks).then_some(self.rank),
+            Chunk::Peers => (count == self.ranks).then_some(peer),
+        }
+    }
+}
+
+fn reduce_copy(of: &Move, sources: Vec<Operand>, destinations: Vec<Operand>) -> Instruction {
+    let source = |operand| Source { operand, raw: of.raw };
+    let sources = sources.into_iter().map(source).collect();
+    Instruction::ReduceCopy { sources, destinations, tree: Tree::Left, finish: of.finish }
+}
+
+/// How many chunks a rank's buffer has.
+fn chunks(schedule: &Schedule, buffer: Buffer) -> usize {
+    let chunking: Chunking = match buffer {
+        Buffer::Input => schedule.input,
+        Buffer::Output => schedule.output,
+    };
+    chunking.chunks(schedule.collective.ranks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_are_alike_on_all_ranks() {
+        check(&[2, 3, 4, 5, 7, 8, 16]).unwrap();
+        assert_eq!(hot().len(), HOT.len());
+    }
+
+    #[test]
+    fn a_schedule_is_found_by_what_it_does() {
+        for ranks in [2, 3, 8] {
+            for (kind, algorithm, encoding) in HOT {
+                let mut schedule = scheduled(kind, algorithm, encoding, ranks).unwrap();
+                let name = format!("{}_{algorithm}_{encoding}", kind.name());
+                for rank in 0..ranks {
+                    assert_eq!(find(&schedule, rank).map(|one| &*one.name), Some(&*name));
+                }
+                // Anything else is not.
+                let list = &mut schedule.lists[1];
+                let at = list.len() / 2;
+                list.remove(at);
+                assert!(find(&schedule, 1).is_none(), "{name}");
+                assert!(find(&schedule, 0).is_some(), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn more_ranks_than_a_kernel_serves_are_not_found() {
+        let schedule =
+            |ranks| scheduled(Kind::AllReduce, Algorithm::OneShot, Encoding::Ll, ranks).unwrap();
+        assert!(find(&schedule(MOST_RANKS), 3).is_some());
+        assert!(find(&schedule(MOST_RANKS + 1), 3).is_none());
+    }
+}

@@ -1,0 +1,119 @@
+//! Kernels of one schedule each: they do, bit for bit, what the interpreter does with it, and a
+//! communicator's calls may run in either.
+
+use crate::calls::{check, config, pin, stream};
+use crate::common::Rng;
+use crate::common::run::Case;
+use crate::processes::nothing_is_left;
+use oxccl::cuda::Stream;
+use oxccl::plans::algorithms::{Algorithm, Encoding, Entry, find};
+use oxccl::plans::hot::{self, Hot};
+use oxccl::plans::topology::Placement;
+use oxccl::{Advanced, Collectives, Communicator, Config, Kind, OpKind, Order, Pin, bf16, f16};
+use oxccl_cuda_stand_in::control::Control;
+use oxccl_transports::Bootstrap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Slots as programs have them: most of these calls are one round.
+fn with(hot_kernels: bool) -> Config {
+    let usual = Advanced::default();
+    let advanced = Advanced {
+        hot_kernels,
+        single_launch: Some(false),
+        slot_bytes: usual.slot_bytes,
+        ll_slot_bytes: usual.ll_slot_bytes,
+        ..config().advanced
+    };
+    Config { advanced, ..config() }
+}
+
+/// The calls of each hot schedule, by its kernels and by the interpreter, between others that are
+/// interpreted.
+pub(crate) fn kernels(_: &mut dyn Bootstrap) {
+    let control = Control::attach().unwrap();
+    let (before, expected) = (control.hot(), AtomicU64::new(0));
+    for ranks in [2, 3, 8] {
+        let worlds = [true, false].map(|hot| Communicator::local_with(ranks, &with(hot)).unwrap());
+        let [by_kernels, interpreted] = worlds;
+        std::thread::scope(|scope| {
+            for pair in by_kernels.into_iter().zip(interpreted) {
+                scope.spawn(|| expected.fetch_add(all(pair), Ordering::Relaxed));
+            }
+        });
+    }
+    assert_eq!(control.hot() - before, expected.into_inner(), "launches of hot kernels");
+    nothing_is_left();
+}
+
+/// How many calls a rank has made that hot kernels carry out.
+fn all((mut by_kernels, mut interpreted): (Communicator, Communicator)) -> u64 {
+    let (stream, beside) = (stream(&by_kernels), stream(&interpreted));
+    let (mut rng, mut made, ranks) = (Rng(23), 0, by_kernels.world_size());
+    for one in hot::hot() {
+        for (count, channels) in lengths(one) {
+            for in_place in [false, true].into_iter().take(1 + usize::from(is_in_place(one))) {
+                let entry = find(one.kind, one.algorithm, one.encoding).unwrap();
+                let case = case(entry, ranks, (count, channels, in_place), rng.next());
+                interpreted.set_pin(pin(&case)).unwrap();
+                by_kernels.set_pin(pin(&case)).unwrap();
+                match (one.reduces(), rng.next() % 3) {
+                    (true, 0) => {
+                        check::<bf16>(&by_kernels, &stream, &case);
+                        check::<bf16>(&interpreted, &beside, &case);
+                    }
+                    (true, 1) => {
+                        check::<f16>(&by_kernels, &stream, &case);
+                        check::<f16>(&interpreted, &beside, &case);
+                    }
+                    _ => {
+                        check::<f32>(&by_kernels, &stream, &case);
+                        check::<f32>(&interpreted, &beside, &case);
+                    }
+                }
+                made += 1;
+                other(&mut by_kernels, &stream, rng.next());
+            }
+        }
+    }
+    by_kernels.set_pin(Pin::default()).unwrap();
+    by_kernels.barrier().unwrap();
+    made
+}
+
+/// A call over the same connections for which there is no hot kernel.
+fn other(comm: &mut Communicator, stream: &Stream, seed: u64) {
+    for encoding in [Encoding::Ll, Encoding::Windows] {
+        let algorithm =
+            if encoding == Encoding::Ll { Algorithm::OneShot } else { Algorithm::TwoShot };
+        let entry = find(Kind::AllReduce, algorithm, encoding).unwrap();
+        let case = case(entry, comm.world_size(), (5, 1, false), seed);
+        comm.set_pin(pin(&case)).unwrap();
+        check::<i32>(comm, stream, &case);
+    }
+}
+
+/// Elements of a rank's part, or of the whole, and channels: a word and less, lengths that are no
+/// multiple of anything, and such that are gathered in several turns.
+fn lengths(one: &Hot) -> Vec<(usize, usize)> {
+    let whole = one.kind == Kind::AllReduce;
+    match one.encoding {
+        Encoding::Windows if whole => vec![(1, 1), (333, 1), (9001, 2), (16_384, 1)],
+        Encoding::Windows => vec![(1, 1), (333, 2), (2048, 1)],
+        _ => vec![(1, 1), (77, 2), (if whole { 1000 } else { 505 }, 1)],
+    }
+}
+
+fn is_in_place(one: &Hot) -> bool {
+    one.kind == Kind::AllReduce
+}
+
+fn case(
+    entry: &'static Entry,
+    ranks: usize,
+    (count, channels, in_place): (usize, usize, bool),
+    seed: u64,
+) -> Case {
+    let (order, op, root) = (Order::Any, OpKind::Sum, 0);
+    let placement = Placement::one_node(ranks);
+    Case { entry, placement, order, op, in_place, root, count, channels, seed }
+}
