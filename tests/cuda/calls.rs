@@ -47,6 +47,7 @@ fn environment(name: &str) -> Option<OsString> {
         | "OXCCL_NODES"
         | "OXCCL_SINGLE_LAUNCH"
         | "OXCCL_BULK_COPIES"
+        | "OXCCL_HOT_KERNELS"
         | "OXCCL_ZERO_SM"
         | "OXCCL_TRACE_STEPS"
         | "OXCCL_FABRIC"

@@ -239,7 +239,10 @@ const ORDERED: (&str, &str) = ("OXCCL_STAND_IN_MEMORY_ORDER", "1");
 
 cases! {
     order_process by processes::each_communicator:
-    memory_is_ordered = memory_order::algorithms, StandIn, 1, [processes::threads("3"), MANY, ORDERED, SEPARATE];
+    memory_is_ordered = memory_order::algorithms, StandIn, 1,
+        [processes::threads("3"), MANY, ORDERED, SEPARATE, ("OXCCL_HOT_KERNELS", "0")];
+    memory_is_ordered_in_hot_kernels =
+        memory_order::hot_kernels, StandIn, 1, [processes::threads("3"), MANY, ORDERED, SEPARATE];
     memory_is_ordered_in_groups = memory_order::groups, StandIn, 1, [processes::threads("2"), MANY, ORDERED, SEPARATE];
     memory_is_ordered_bucket_by_bucket =
         buckets::gradients, StandIn, 1, [processes::threads("2"), MANY, ORDERED, SEPARATE, needs("4")];

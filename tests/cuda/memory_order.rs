@@ -9,6 +9,7 @@ use crate::common::run::Case;
 use crate::guests::gradients_with;
 use oxccl::cuda::Stream;
 use oxccl::plans::algorithms::{Encoding, Entry, catalogue};
+use oxccl::plans::hot;
 use oxccl::plans::schedule::SLOTS;
 use oxccl::plans::topology::Placement;
 use oxccl::{Collectives, Communicator, DeviceBuffer, Kind, OpKind, Order, Pin, ReduceOp};
@@ -18,6 +19,15 @@ pub(crate) fn algorithms(comm: Communicator) {
     // Two minutes.
     let every = if left::to_test_all("the memory order of every algorithm") { 12 } else { 1 };
     run(comm, every, |entry| !entry.is_in_network());
+}
+
+/// Those that have kernels of their own.
+pub(crate) fn hot_kernels(comm: Communicator) {
+    run(comm, 1, |entry| {
+        hot::hot().iter().any(|one| {
+            (one.kind, one.algorithm, one.encoding) == (entry.kind, entry.algorithm, entry.encoding)
+        })
+    });
 }
 
 /// Some long copies by the engine.

@@ -36,7 +36,8 @@ const INSTRUMENTED: [&str; 6] = [
 ];
 
 fn main() {
-    let [shared, own, hot] = ["shared", "cuda", "hot"].map(|of| format!("../../kernels/machine/{of}"));
+    let [shared, own, hot] =
+        ["shared", "cuda", "hot"].map(|of| format!("../../kernels/machine/{of}"));
     let [shared, own, hot] = [&*shared, &*own, &*hot];
     let [public, example] = ["../../kernels/include", "../../examples/device"];
     println!("cargo::rustc-check-cfg=cfg(emulator)");
@@ -55,11 +56,17 @@ fn main() {
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
     // The header of the format is there.
     let made = variable("DEP_OXCCL_MACHINE_MADE");
+    let few = few_epochs(Path::new(&made), out);
     let object = |name: &str, more: &[&str]| {
         let object = out.join(format!("{name}{}", more.len())).with_extension("o");
         let mut compile = Command::new(&compiler);
         compile.args(FLAGS);
-        compile.args(["-I", &made, "-I", "emulator", "-I", shared, "-I", own, "-I", hot, "-I", public]);
+        if more.contains(&ORDERED) {
+            compile.args(["-I", &few]);
+        }
+        compile.args([
+            "-I", &made, "-I", "emulator", "-I", shared, "-I", own, "-I", hot, "-I", public,
+        ]);
         run(compile.args(more).args(["-c", &format!("emulator/{name}.cpp"), "-o"]).arg(&object));
         object
     };
@@ -92,6 +99,19 @@ fn main() {
     println!("cargo::rustc-link-search=native={}", folder.display());
     println!("cargo::rustc-link-lib=static:-bundle=stdc++");
     println!("cargo::rustc-cfg=emulator");
+}
+
+/// A folder with the header of a format whose slots are cleared after so few messages that it
+/// happens in tests: for the account of memory order.
+fn few_epochs(made: &Path, out: &Path) -> String {
+    const MANY: &str = "LL_EPOCHS = 1073741824;";
+    let format = std::fs::read_to_string(made.join("format.h")).expect("the header of the format");
+    assert!(format.contains(MANY), "the header has no {MANY}");
+    let folder = out.join("few-epochs");
+    std::fs::create_dir_all(&folder).expect("a folder of this build");
+    let format = format.replace(MANY, "LL_EPOCHS = 32;");
+    std::fs::write(folder.join("format.h"), format).expect("a file of this build");
+    folder.display().to_string()
 }
 
 fn run(command: &mut Command) {
