@@ -68,18 +68,19 @@ fn step(one: &Step) -> String {
     let counter = |act: &str, Counter { is_head, lane, value, turn }: &Counter| {
         let (ranked, none) = (*turn == Turn::Ranked, place(None));
         format!(
-            "      {{Act::{act}, true, {ranked}, {is_head}, {}, {value}, {none}, {none}, {none}, {none}}},\n",
+            "      {{Act::{act}, true, {ranked}, false, {is_head}, {}, {value}, {none}, {none}, {none}, {none}}},\n",
             lane_name(*lane)
         )
     };
     match one {
         Step::Wait(of) => counter("WAIT", of),
         Step::Signal(of) => counter("SIGNAL", of),
-        Step::Move(Move { times, own, peers, to_own, to_peers, .. }) => {
+        Step::Move(Move { times, own, peers, to_own, to_peers, finish, .. }) => {
             let each = matches!(times, Times::Each(_));
             let ranked = *times == Times::Each(Turn::Ranked);
             let places = [own, peers, to_own, to_peers].map(|one| place(one.as_ref()));
-            format!("      {{Act::MOVE, {each}, {ranked}, false, 0, 0, {}}},\n", places.join(", "))
+            let places = places.join(", ");
+            format!("      {{Act::MOVE, {each}, {ranked}, {finish}, false, 0, 0, {places}}},\n")
         }
     }
 }
@@ -100,6 +101,8 @@ fn place(one: Option<&Place>) -> String {
         Some(Place::Message(_, message)) => written("MESSAGE", None, *message),
         Some(Place::Window(Buffer::Input, chunk)) => written("WINDOW_INPUT", Some(chunk), 0),
         Some(Place::Window(Buffer::Output, chunk)) => written("WINDOW_OUTPUT", Some(chunk), 0),
+        Some(Place::All(Buffer::Input, chunk)) => written("ALL_INPUTS", Some(chunk), 0),
+        Some(Place::All(Buffer::Output, chunk)) => written("ALL_OUTPUTS", Some(chunk), 0),
         Some(Place::Tokens) => written("TOKENS", None, 0),
     }
 }

@@ -16,6 +16,9 @@ table! {
     /// [`Launch::flags`]: the factor is a value of the program's type, and [`Launch::scale_bits`]
     /// is its address.
     pub const LAUNCH_FACTOR_AT: u32 = 4;
+    /// [`Launch::flags`], of a kernel of one schedule: final results are divided by the number of
+    /// ranks, as [`Scale::Average`] says elsewhere.
+    pub const LAUNCH_AVERAGES: u32 = 8;
     /// From this bit on a token, as in [`Tokens`], has the number of the allocation that it counts
     /// from: 0 for [`Window::base`].
     pub const TOKEN_NUMBER_SHIFT: u32 = 52;
@@ -279,7 +282,8 @@ table! {
         /// the [`ranks`](Self::ranks) whose launch blocks lie at `next`; the other fields are not
         /// used.
         pub joined_channels: u32,
-        /// [`LAUNCH_AWAITS`], [`LAUNCH_COMPLETES`], [`LAUNCH_FACTOR_AT`].
+        /// [`LAUNCH_AWAITS`], [`LAUNCH_COMPLETES`], [`LAUNCH_FACTOR_AT`],
+        /// [`LAUNCH_AVERAGES`].
         pub flags: u32,
         /// Number of this rank. GPU only.
         pub rank: u32,

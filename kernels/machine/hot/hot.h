@@ -27,6 +27,7 @@ struct HotBlock {
   Fault fault;
   bool beside;     // another launch of this rank is under way
   bool irregular;  // buffers do not begin at multiples of 16 bytes
+  bool apart;      // a rank's buffers are at another place of its heap than this one's
   uint8_t* inputs[MOST_HOT_RANKS];
   uint8_t* outputs[MOST_HOT_RANKS];
   alignas(16) uint8_t gathered[HOT_GATHERED_BYTES];
@@ -117,8 +118,13 @@ struct UnitsOf {
   OXCCL_INLINE void store(uint8_t* memory, uint32_t unit, Bits bits) const {
     store_memory(memory + unit * 8, bits, len_bytes - unit * 8);
   }
-  OXCCL_INLINE bool receive(Machine& machine, const View& view, uint32_t unit, Bits* bits) const {
-    return receive_line(machine, view, view.data + unit * LINE_BYTES, bits);
+  // The first look at a unit that comes, and what it is in the end.
+  static constexpr uint32_t LOOKS = 2;
+  OXCCL_INLINE Line look(const View& view, uint32_t unit) const { return load_line(view.data + unit * LINE_BYTES); }
+  OXCCL_INLINE bool receive(Machine& machine, const View& view, uint32_t unit, Line line, Bits* bits) const {
+    if (!carries(line, view.epoch) && !await_line(machine, view, view.data + unit * LINE_BYTES, &line)) return false;
+    *bits = line.data;
+    return true;
   }
   OXCCL_INLINE void send(const View& view, uint32_t unit, Bits bits) const {
     store_line(view.data + unit * LINE_BYTES, bits, view.epoch);
@@ -153,11 +159,13 @@ struct UnitsOf<LANE_LL128> {
     if (left > 0) store_memory(memory + at, bits.low, left);
     if (left > 8) store_memory(memory + at + 8, bits.high, left - 8);
   }
-  OXCCL_INLINE bool receive(Machine& machine, const View& view, uint32_t share, Bits* bits) const {
-    const bool is_in_line = lines().is_in_line(share);
-    *bits = {0, 0};
-    if (is_in_line) *bits = load_share(view.data + share * SHARE_BYTES);
-    if (!any_of_warp(is_in_line && Lines::has_flag(share) && bits->high != view.epoch)) return true;
+  static constexpr uint32_t LOOKS = 2;
+  OXCCL_INLINE Share look(const View& view, uint32_t share) const {
+    return lines().is_in_line(share) ? load_share(view.data + share * SHARE_BYTES) : Share{0, 0};
+  }
+  OXCCL_INLINE bool receive(Machine& machine, const View& view, uint32_t share, const Share& looked, Bits* bits) const {
+    *bits = looked;
+    if (!any_of_warp(lines().is_in_line(share) && Lines::has_flag(share) && looked.high != view.epoch)) return true;
     *bits = receive_apart(&machine.launch, &machine.fault, machine.channel, machine.step, view.data, view.connection,
                           view.epoch, len_bytes, share);
     return true;
@@ -251,6 +259,13 @@ struct Hot {
   OXCCL_INLINE View incoming(const HotPlace& place) const {
     return message(local.recv_slots, local.received + place.message);
   }
+  // Of an average what its result is divided by, else 0.
+  template <uint32_t NUMBER>
+  OXCCL_INLINE uint32_t divisor() const {
+    constexpr bool FINISH = Schedule::STEPS[NUMBER].finish;
+    return FINISH && (launch.flags & LAUNCH_AVERAGES) ? launch.ranks : 0;
+  }
+
   // By a thread that has no unit of a short message.
   OXCCL_INLINE void accept(const View& view, uint64_t len_bytes) {
     if (is_last())
@@ -259,6 +274,27 @@ struct Hot {
   }
   OXCCL_INLINE View outgoing(const HotPlace& place) const { return message(local.send_slots, local.sent + place.message); }
 };
+
+// Units of a message that are this thread's, several under way at once. Threads of a warp come here
+// together, and have as many.
+template <class Units, class Sink>
+OXCCL_INLINE void receive_units(Machine& machine, const Units& units, const View& from, uint32_t first, uint32_t end,
+                                uint32_t threads, const Sink& sink) {
+#pragma unroll 1
+  for (uint32_t unit = first; unit < end; unit += threads * Units::LOOKS) {
+    decltype(units.look(from, unit)) looked[Units::LOOKS];
+#pragma unroll
+    for (uint32_t u = 0; u < Units::LOOKS; ++u)
+      if (unit + u * threads < end) looked[u] = units.look(from, unit + u * threads);
+#pragma unroll
+    for (uint32_t u = 0; u < Units::LOOKS; ++u) {
+      typename Units::Bits bits;
+      if (unit + u * threads >= end) break;
+      if (!units.receive(machine, from, unit + u * threads, looked[u], &bits)) return;
+      sink(unit + u * threads, bits);
+    }
+  }
+}
 
 // Which of a step's places says how much is moved.
 OXCCL_INLINE constexpr Chunk chunk_of(const HotStep& step) {
@@ -345,6 +381,11 @@ OXCCL_INLINE void take_tokens(Hot<Schedule>& hot, const HotPlace& from) {
     system_fence();
     input = behind(window, lines[1].data);
     output = behind(window, lines[2].data);
+    if constexpr (has_switch<Schedule>()) {
+      const Multicast& multicast = hot.launch.multicast;
+      if (lines[1].data - window.heap != multicast.input || lines[2].data - window.heap != multicast.output)
+        hot.block.apart = true;
+    }
   } else if (!hot.is_own) {
     return;
   }
@@ -408,12 +449,8 @@ OXCCL_INLINE void hot_copy(Hot<Schedule>& hot) {
   } else if constexpr (is_message(step.peers)) {
     const View from = hot.incoming(step.peers), to = memory(step.to_own);
     hot.accept(from, part.len_bytes);
-#pragma unroll 1
-    for (uint32_t unit = first; unit < units.count(); unit += threads) {
-      typename UnitsOf<Schedule::LANE>::Bits bits;
-      if (!units.receive(hot.machine, from, unit, &bits)) break;
-      units.store(to.data, unit, bits);
-    }
+    receive_units(hot.machine, units, from, first, units.count(), threads,
+                  [&](uint32_t unit, const auto& bits) { units.store(to.data, unit, bits); });
   } else if constexpr (is_window(step.to_peers)) {
     copy_memory(memory(step.own), memory(step.to_peers), part.len_bytes, hot.team);
   } else if constexpr (is_window(step.peers)) {
@@ -421,10 +458,25 @@ OXCCL_INLINE void hot_copy(Hot<Schedule>& hot) {
   }
 }
 
+template <class N>
+OXCCL_APART typename N::Accumulator divide_apart(typename N::Accumulator value, uint32_t ranks) {
+  return N::divide(value, ranks);
+}
+
+// The result of a reduction, of which averages are divided by the ranks.
+template <class N, uint32_t BYTES>
+OXCCL_INLINE typename Pack<N, BYTES>::Raw finished(Pack<N, BYTES>& result, uint32_t divisor) {
+  if (divisor != 0) {
+#pragma unroll
+    for (uint32_t i = 0; i < Pack<N, BYTES>::COUNT; ++i) result.values[i] = divide_apart<N>(result.values[i], divisor);
+  }
+  return result.packed({0, 0, false, false});
+}
+
 // Folds units that have been gathered, and gives the result to as many as `store` knows.
 template <class N, Fold F, class Units, class Store>
 OXCCL_INLINE void fold_units(const HotBlock& block, uint32_t ranks, uint32_t begin, uint32_t end, uint32_t stride,
-                             uint32_t thread, uint32_t threads, const Store& store) {
+                             uint32_t thread, uint32_t threads, uint32_t divisor, const Store& store) {
   using Bits = typename Units::Bits;
   using P = Pack<N, sizeof(Bits)>;
   const Bits* const from = reinterpret_cast<const Bits*>(block.gathered);
@@ -438,7 +490,7 @@ OXCCL_INLINE void fold_units(const HotBlock& block, uint32_t ranks, uint32_t beg
       next.unpack(bit_cast<typename P::Raw>(from[s * stride + unit - begin]), false, 0);
       result = folded<N, F>(result, next);
     }
-    store(unit, bit_cast<Bits>(result.packed({0, 0, false, false})));
+    store(unit, bit_cast<Bits>(finished<N>(result, divisor)));
   }
 }
 
@@ -455,6 +507,7 @@ OXCCL_INLINE bool reduce_messages(Hot<Schedule>& hot) {
   // As many for each team as it has threads, so many times.
   const uint32_t stride = HOT_GATHERED_BYTES / sizeof(Bits) / BLOCK_THREADS * threads;
   const uint32_t to_offset = step.to_own.chunk == step.own.chunk ? part.offset : hot.part(step.to_own.chunk).offset;
+  const uint32_t divisor = hot.template divisor<NUMBER>();
   const uint8_t* const own = hot.memory(step.own, part.offset, 0).data;
   uint8_t* const output = hot.memory(step.to_own, to_offset, 0).data;
   View from = {}, to = {};
@@ -475,23 +528,19 @@ OXCCL_INLINE bool reduce_messages(Hot<Schedule>& hot) {
       for (uint32_t unit = begin + first; unit < end; unit += threads)
         into[unit - begin] = units.load(own, unit);
     } else if (hot.is_peer && !hot.stopped) {
-#pragma unroll 1
-      for (uint32_t unit = begin + first; unit < end; unit += threads) {
-        Bits bits;
-        if (!units.receive(hot.machine, from, unit, &bits)) break;
-        into[unit - begin] = bits;
-      }
+      receive_units(hot.machine, units, from, begin + first, end, threads,
+                    [&](uint32_t unit, const Bits& bits) { into[unit - begin] = bits; });
     }
     if (!agreed(hot.machine)) return false;
     if constexpr (is_there(step.to_peers)) {
       // Each team folds for its own rank: that takes less than telling the others.
-      fold_units<N, F, Units>(hot.block, launch.ranks, begin, end, stride, first, threads,
+      fold_units<N, F, Units>(hot.block, launch.ranks, begin, end, stride, first, threads, divisor,
                               [&](uint32_t unit, const Bits& bits) {
                                 if (hot.is_peer) units.send(to, unit, bits);
                                 else if (hot.is_own) units.store(output, unit, bits);
                               });
     } else {
-      fold_units<N, F, Units>(hot.block, launch.ranks, begin, end, stride, lane(), lanes(),
+      fold_units<N, F, Units>(hot.block, launch.ranks, begin, end, stride, lane(), lanes(), divisor,
                               [&](uint32_t unit, const Bits& bits) { units.store(output, unit, bits); });
     }
     // What has been gathered makes room for what follows.
@@ -500,21 +549,22 @@ OXCCL_INLINE bool reduce_messages(Hot<Schedule>& hot) {
   return true;
 }
 
-// A reduction of windows: of as many packs as there are, then of words.
+// A reduction of windows: of as many packs as there are, then of words. Where a switch does it, it
+// leaves what are no whole packs, or all.
 template <uint32_t NUMBER, class N, Fold F, class Schedule>
-OXCCL_INLINE void reduce_windows(Hot<Schedule>& hot) {
+OXCCL_INLINE void reduce_windows(Hot<Schedule>& hot, ChunkPart part) {
   constexpr HotStep step = Schedule::STEPS[NUMBER];
+  constexpr bool TO_ALL = is_there(step.to_peers) || is_switched(step);
   constexpr uint32_t LOOKS = 8;
   using P = Pack<N, PACK_BYTES>;
   using Raw = typename P::Raw;
   using Word = Pack<N, 8>;
   const uint32_t ranks = hot.launch.ranks;
   const HotBlock& block = hot.block;
-  const ChunkPart part = hot.part(step.own.chunk);
   const uint32_t to_offset = step.to_own.chunk == step.own.chunk ? part.offset : hot.part(step.to_own.chunk).offset;
   const bool regular = !block.irregular && (part.offset | to_offset) % PACK_BYTES == 0;
   const uint32_t packs = regular ? part.len_bytes / PACK_BYTES : 0;
-  const Scaling scaling = {0, 0, false, false};
+  const uint32_t divisor = hot.template divisor<NUMBER>();
 #pragma unroll 1
   for (uint32_t pack = lane(); pack < packs; pack += lanes()) {
     const uint32_t at = pack * PACK_BYTES;
@@ -533,8 +583,8 @@ OXCCL_INLINE void reduce_windows(Hot<Schedule>& hot) {
         result = first + i == 0 ? next : folded<N, F>(result, next);
       }
     }
-    const Raw raw = result.packed(scaling);
-    if constexpr (is_there(step.to_peers)) {
+    const Raw raw = finished<N>(result, divisor);
+    if constexpr (TO_ALL) {
 #pragma unroll 4
       for (uint32_t d = 0; d < ranks; ++d) *global_memory<Raw>(block.outputs[d] + to_offset + at) = raw;
     } else {
@@ -553,13 +603,23 @@ OXCCL_INLINE void reduce_windows(Hot<Schedule>& hot) {
       next.unpack(bit_cast<typename Word::Raw>(word), false, 0);
       result = s == 0 ? next : folded<N, F>(result, next);
     }
-    const uint64_t word = bit_cast<uint64_t>(result.packed(scaling));
+    const uint64_t word = bit_cast<uint64_t>(finished<N>(result, divisor));
 #pragma unroll 1
     for (uint32_t d = 0; d < ranks; ++d) {
-      if (!is_there(step.to_peers) && d != hot.launch.rank) continue;
+      if (!TO_ALL && d != hot.launch.rank) continue;
       store_memory(block.outputs[d] + to_offset + done + at, word, left);
     }
   }
+}
+
+// By the switch, as much as it does.
+template <class N, Fold F, class Schedule>
+OXCCL_INLINE uint32_t reduce_by_switch(const Hot<Schedule>& hot, const ChunkPart& part) {
+  const Multicast& multicast = hot.launch.multicast;
+  if (multicast.base == nullptr || hot.block.apart || (hot.launch.flags & LAUNCH_AVERAGES)) return 0;
+  return uint32_t(move_by_switch<N, F>({multicast.base + multicast.input + part.offset,
+                                        multicast.base + multicast.output + part.offset, part.len_bytes, true, true,
+                                        multicast.members, hot.launch.ranks}));
 }
 
 struct NoReducer {};
@@ -588,7 +648,13 @@ OXCCL_INLINE bool hot_move(Hot<Schedule>& hot) {
   } else if constexpr (is_message(step.peers)) {
     return reduce_messages<NUMBER, typename Reducer::N, Reducer::FOLD>(hot);
   } else {
-    reduce_windows<NUMBER, typename Reducer::N, Reducer::FOLD>(hot);
+    ChunkPart part = hot.part(step.own.chunk);
+    // Which divides by no number.
+    if constexpr (is_switched(step)) {
+      const uint32_t switched = reduce_by_switch<typename Reducer::N, Reducer::FOLD>(hot, part);
+      part = {part.offset + switched, part.len_bytes - switched};
+    }
+    reduce_windows<NUMBER, typename Reducer::N, Reducer::FOLD>(hot, part);
     return agreed(hot.machine);
   }
 }
@@ -636,6 +702,7 @@ OXCCL_INLINE void run_hot(const Launch& launch) {
     block.fault.outcome = OUTCOME_DONE;
     block.fault.claimed = 0;
     block.irregular = false;
+    block.apart = false;
   }
   if (lane() == HOT_BEGINNER) block.beside = channel == 0 && exchange(&launch.doorbells->sleeping, 1) != 0;
   const bool clears = barrier_any(hot.is_peer && hot.local.sent - hot.local.cleared >= LL_EPOCHS);

@@ -7,7 +7,7 @@ namespace oxccl {
 inline namespace OXCCL_ISA {
 
 enum class Act : uint8_t { WAIT, SIGNAL, MOVE };
-enum class Where : uint8_t { NOWHERE, INPUT, OUTPUT, MESSAGE, WINDOW_INPUT, WINDOW_OUTPUT, TOKENS };
+enum class Where : uint8_t { NOWHERE, INPUT, OUTPUT, MESSAGE, WINDOW_INPUT, WINDOW_OUTPUT, ALL_INPUTS, ALL_OUTPUTS, TOKENS };
 enum class Chunk : uint8_t { ONLY, OWN, PEERS };
 
 struct HotPlace {
@@ -20,6 +20,7 @@ struct HotPlace {
 struct HotStep {
   Act act;
   bool each, ranked;  // an instruction for each peer, from the next rank on or from rank 0 on
+  bool finish;        // moves: the result is final
   bool head;          // counters: of which kind, of which connection, and their value
   uint8_t lane;
   int32_t value;
@@ -32,7 +33,11 @@ OXCCL_INLINE constexpr bool is_window(const HotPlace& place) {
 }
 OXCCL_INLINE constexpr bool is_own_memory(const HotPlace& place) { return place.where == Where::INPUT || place.where == Where::OUTPUT; }
 OXCCL_INLINE constexpr bool is_there(const HotPlace& place) { return place.where != Where::NOWHERE; }
-OXCCL_INLINE constexpr bool is_reduction(const HotStep& step) { return is_there(step.own) && is_there(step.peers); }
+// Of all ranks' buffers, by the switch between them.
+OXCCL_INLINE constexpr bool is_switched(const HotStep& step) { return step.own.where == Where::ALL_INPUTS; }
+OXCCL_INLINE constexpr bool is_reduction(const HotStep& step) {
+  return is_switched(step) || (is_there(step.own) && is_there(step.peers));
+}
 
 // What a round moves the cursors of a connection by.
 struct Messages {
@@ -62,7 +67,14 @@ OXCCL_INLINE constexpr Messages messages_of_sync() {
 template <class Schedule>
 OXCCL_INLINE constexpr bool has_windows() {
   for (const HotStep& step : Schedule::STEPS)
-    if (is_window(step.peers) || is_window(step.to_peers)) return true;
+    if (is_window(step.peers) || is_window(step.to_peers) || is_switched(step)) return true;
+  return false;
+}
+
+template <class Schedule>
+OXCCL_INLINE constexpr bool has_switch() {
+  for (const HotStep& step : Schedule::STEPS)
+    if (is_switched(step)) return true;
   return false;
 }
 

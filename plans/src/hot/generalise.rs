@@ -116,7 +116,10 @@ impl Rank<'_> {
                 Place::Window(*buffer, self.chunk(*buffer, *chunk, peer)?)
             }
             Operand::Tokens | Operand::PeerTokens(_) => Place::Tokens,
-            Operand::Scratch(_) | Operand::Multicast { .. } => return None,
+            Operand::Multicast { buffer, chunk } => {
+                Place::All(*buffer, self.chunk(*buffer, *chunk, peer)?)
+            }
+            Operand::Scratch(_) => return None,
         })
     }
 

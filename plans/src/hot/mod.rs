@@ -52,6 +52,8 @@ pub enum Place {
     Message(Lane, u32),
     /// A peer's buffer, in place.
     Window(Buffer, Chunk),
+    /// All ranks' buffers at once, in place.
+    All(Buffer, Chunk),
     /// Where buffers are: this rank's, or what is kept of a peer's.
     Tokens,
 }
@@ -140,13 +142,14 @@ pub struct Hot {
 }
 
 /// What there are hot kernels of.
-const HOT: [(Kind, Algorithm, Encoding); 15] = [
+const HOT: [(Kind, Algorithm, Encoding); 16] = [
     (Kind::AllReduce, Algorithm::OneShot, Encoding::Ll),
     (Kind::AllReduce, Algorithm::OneShot, Encoding::Ll128),
     (Kind::AllReduce, Algorithm::TwoShot, Encoding::Ll),
     (Kind::AllReduce, Algorithm::TwoShot, Encoding::Ll128),
     (Kind::AllReduce, Algorithm::TwoShot, Encoding::Windows),
     (Kind::AllReduce, Algorithm::TwoShotPush, Encoding::Windows),
+    (Kind::AllReduce, Algorithm::Nvls, Encoding::Windows),
     (Kind::ReduceScatter, Algorithm::Direct, Encoding::Ll),
     (Kind::ReduceScatter, Algorithm::Direct, Encoding::Ll128),
     (Kind::ReduceScatter, Algorithm::Direct, Encoding::Windows),
@@ -330,6 +333,9 @@ impl Expanded<'_> {
             }
             Place::Window(buffer, chunk) => {
                 Operand::Window { peer, buffer, chunk: self.chunk(buffer, chunk, peer)? }
+            }
+            Place::All(buffer, chunk) => {
+                Operand::Multicast { buffer, chunk: self.chunk(buffer, chunk, peer)? }
             }
             Place::Tokens if is_source => Operand::Tokens,
             Place::Tokens => Operand::PeerTokens(peer),

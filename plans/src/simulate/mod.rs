@@ -9,6 +9,7 @@
 //!   whatever takes longest of what its channels can read and write, what they can fold, its
 //!   device's memory, and the links that it crosses. A GPU makes short copies that follow one
 //!   another side by side, and `move_ns` and `operand_ns` are those of the first (`beside.rs`).
+//! - **Kernels of one schedule** ([`crate::hot`]) cost less: what the device says of them.
 //! - **A link** serves what crosses it in the order in which it is asked, at its bandwidth, and is
 //!   never idle while it has been asked. A message is through when the slowest link of its way is,
 //!   and arrives after the way's latency.
@@ -53,6 +54,7 @@ pub use path::{CriticalPath, Segment};
 pub use subject::Subject;
 pub use trace::{Event, Occupation, Trace};
 
+use crate::hot;
 use crate::length::Length;
 use crate::schedule::{Layout, MAX_CHANNELS};
 use crate::topology::Network;
@@ -78,6 +80,8 @@ pub struct Options {
     pub extrapolate: bool,
     /// Whether every step is recorded.
     pub trace: bool,
+    /// Whether GPUs carry out what they can by kernels of one schedule ([`crate::hot`]).
+    pub hot_kernels: bool,
 }
 
 /// Whether one node stands for all.
@@ -105,6 +109,7 @@ impl Default for Options {
             bundles: None,
             extrapolate: true,
             trace: false,
+            hot_kernels: true,
         }
     }
 }
@@ -175,5 +180,32 @@ pub fn simulate(
     }
     Length::new(layout.end(), options.element_bytes)?;
     let compiled = compile::compile(subject, layout, network, options)?;
+    if compiled.rounds.count == 1 && has_hot_kernel(subject, layout, network, options) {
+        return steady::run(&compiled, &network.with_hot_costs(), options);
+    }
     steady::run(&compiled, network, options)
+}
+
+/// Whether the runtime would carry the call out by a kernel of its schedule, as it has them for
+/// sums of floats of 2 and 4 bytes.
+fn has_hot_kernel(
+    subject: &Subject<'_>,
+    layout: &Layout,
+    network: &Network,
+    options: &Options,
+) -> bool {
+    let (ranks, kind) = (subject.collective.ranks, subject.collective.kind);
+    if !options.hot_kernels
+        || network.nodes() > 1
+        || ranks > hot::MOST_RANKS
+        || (0..ranks).any(|rank| network.device(rank).hot.is_none())
+        || kind.reduces() && !matches!(options.element_bytes, 2 | 4)
+    {
+        return false;
+    }
+    let Ok(schedule) = subject.whole() else { return false };
+    // Those of the others are alike.
+    let (one, parts) = (hot::find(&schedule, 0), (options.element_bytes, options.channels));
+    let extents = || hot::extents(layout, &schedule, 0, parts);
+    one.is_some_and(|one| extents().is_some_and(|extents| one.serves(&extents)))
 }

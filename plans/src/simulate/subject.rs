@@ -136,6 +136,16 @@ impl<'a> Subject<'a> {
         if expected > limit { Err(SimulationError::too_large(expected, limit)) } else { Ok(()) }
     }
 
+    /// All of it.
+    pub(super) fn whole(&self) -> Result<Cow<'a, Schedule>, SimulationError> {
+        Ok(match self.source {
+            Source::Schedule(schedule) => Cow::Borrowed(schedule),
+            Source::Entry { entry, placement, order, slots } => {
+                Cow::Owned(entry.schedule(self.collective, placement, order, slots)?)
+            }
+        })
+    }
+
     /// How input and output are divided.
     pub fn chunking(&self) -> (Chunking, Chunking) {
         (self.input, self.output)

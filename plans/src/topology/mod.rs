@@ -86,6 +86,34 @@ pub struct DeviceKind {
     pub reduce_gbps: f64,
     /// What all channels read and write in the device's memory, together.
     pub memory_gbps: f64,
+    /// What instructions cost in kernels of one schedule ([`crate::hot`]), where the device has
+    /// those.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hot: Option<HotCosts>,
+}
+
+/// As the fields of these names in [`DeviceKind`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HotCosts {
+    /// From the call to the first instruction, and from the last to the caller.
+    pub launch_ns: f64,
+    /// A wait or a signal.
+    pub instruction_ns: f64,
+    /// A reduce-copy, besides moving data.
+    pub move_ns: f64,
+    /// Each operand of a reduce-copy besides.
+    pub operand_ns: f64,
+}
+
+impl DeviceKind {
+    /// The same, where kernels of one schedule run.
+    pub(crate) fn with_hot_costs(&self) -> DeviceKind {
+        let Some(HotCosts { launch_ns, instruction_ns, move_ns, operand_ns }) = self.hot else {
+            return self.clone();
+        };
+        DeviceKind { launch_ns, instruction_ns, move_ns, operand_ns, ..self.clone() }
+    }
 }
 
 /// A kind of link.
@@ -239,6 +267,12 @@ impl Topology {
             positive_or_zero(&key("instruction_ns"), kind.instruction_ns)?;
             positive_or_zero(&key("move_ns"), kind.move_ns)?;
             positive_or_zero(&key("operand_ns"), kind.operand_ns)?;
+            if let Some(hot) = &kind.hot {
+                positive_or_zero(&key("hot.launch_ns"), hot.launch_ns)?;
+                positive_or_zero(&key("hot.instruction_ns"), hot.instruction_ns)?;
+                positive_or_zero(&key("hot.move_ns"), hot.move_ns)?;
+                positive_or_zero(&key("hot.operand_ns"), hot.operand_ns)?;
+            }
             positive(&key("channel_gbps"), kind.channel_gbps)?;
             positive(&key("reduce_gbps"), kind.reduce_gbps)?;
             positive(&key("memory_gbps"), kind.memory_gbps)?;

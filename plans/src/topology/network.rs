@@ -202,6 +202,12 @@ impl Network {
         }
     }
 
+    /// The same where kernels of one schedule run.
+    pub(crate) fn with_hot_costs(&self) -> Network {
+        let devices = self.devices.iter().map(DeviceKind::with_hot_costs).collect();
+        Network { devices, ..self.clone() }
+    }
+
     /// The device under a rank.
     pub fn device(&self, rank: usize) -> &DeviceKind {
         &self.devices[rank % self.per_node]

@@ -210,55 +210,76 @@ proptest! {
 }
 
 /// The costs of a GPU's instructions give what was counted for whole calls whose messages are
-/// there.
+/// there, interpreted and by kernels of one schedule.
 #[test]
 fn calls_cost_what_their_instructions_were_counted_to() {
-    use crate::algorithms::{Algorithm, Encoding, find};
-    use crate::collective::{Collective, Kind, Order};
-    use crate::schedule::{Instruction, SLOTS};
+    use crate::algorithms::{Algorithm, Encoding};
     let gpu = preset("dgx-h100").unwrap().devices["gpu"].clone();
-    let launch_ns = 1800.0;
-    let counted = [
+    let interpreted = [
         (Algorithm::OneShot, Encoding::Ll, [5.1, 5.2, 5.4], 0),
         (Algorithm::TwoShot, Encoding::Ll, [7.0, 7.6, 8.4], 0),
         // Of 64 KiB, on one channel.
         (Algorithm::TwoShotPush, Encoding::Windows, [8.4, 9.3, 9.2], 64 << 10),
     ];
-    for (algorithm, encoding, figures, total_bytes) in counted {
-        for (ranks, counted_us) in [2, 4, 8].into_iter().zip(figures) {
-            let entry = find(Kind::AllReduce, algorithm, encoding).unwrap();
-            let (collective, placement) =
-                (Collective::new(Kind::AllReduce, ranks), Placement::one_node(ranks));
-            let schedule = entry.schedule(collective, placement, Order::Any, SLOTS).unwrap();
-            let copies = |one: &Instruction| {
-                matches!(one, Instruction::ReduceCopy { sources, destinations, .. }
-                    if sources.len() == 1 && destinations.len() == 1)
-            };
-            let alike = |a: &Instruction, b: &Instruction| {
-                let moves = matches!(a, Instruction::ReduceCopy { .. });
-                std::mem::discriminant(a) == std::mem::discriminant(b)
-                    && (!moves || (copies(a) && copies(b)))
-            };
-            let mut ns = gpu.launch_ns - launch_ns;
-            for run in schedule.lists[0].chunk_by(alike) {
-                ns += match &run[0] {
-                    Instruction::ReduceCopy { sources, destinations, .. } => {
-                        let operands = sources.len() + destinations.len();
-                        let moved = (operands * total_bytes / ranks) as f64;
-                        let moves = sources.iter().all(|source| source.raw);
-                        let data_ns = if moves { moved / gpu.channel_gbps } else { 0.0 };
-                        gpu.move_ns + gpu.operand_ns * operands as f64 + data_ns
-                    }
-                    _ => gpu.instruction_ns,
-                };
+    let hot = [
+        (Algorithm::OneShot, Encoding::Ll, [1.42, 1.44, 1.62], 0),
+        (Algorithm::TwoShot, Encoding::Ll, [2.33, 2.38, 2.47], 0),
+        (Algorithm::TwoShotPush, Encoding::Windows, [f64::NAN, 3.96, 3.73], 64 << 10),
+    ];
+    for (gpu, counted, within) in
+        [(gpu.clone(), interpreted, 0.08), (gpu.with_hot_costs(), hot, 0.18)]
+    {
+        for (algorithm, encoding, figures, total_bytes) in counted {
+            let counted = [2, 4, 8].into_iter().zip(figures);
+            for (ranks, counted_us) in counted.filter(|(_, counted)| !counted.is_nan()) {
+                let us = cost_us(&gpu, (algorithm, encoding, ranks), total_bytes);
+                let ratio = us / counted_us;
+                println!("{algorithm} {ranks}: {us} of {counted_us}");
+                let off = (ratio - 1.0).abs();
+                assert!(off < within, "{algorithm} {ranks}: {us} of {counted_us}");
             }
-            let ratio = ns / 1e3 / counted_us;
-            println!("{algorithm} {ranks}: {} of {counted_us}", ns / 1e3);
-            assert!(
-                (ratio - 1.0).abs() < 0.08,
-                "{algorithm} {ranks}: {} of {counted_us}",
-                ns / 1e3
-            );
         }
     }
+}
+
+/// What an all-reduce's instructions cost by a device's figures.
+fn cost_us(
+    gpu: &DeviceKind,
+    (algorithm, encoding, ranks): (
+        crate::algorithms::Algorithm,
+        crate::algorithms::Encoding,
+        usize,
+    ),
+    total_bytes: usize,
+) -> f64 {
+    use crate::algorithms::find;
+    use crate::collective::{Collective, Kind, Order};
+    use crate::schedule::{Instruction, SLOTS};
+    let entry = find(Kind::AllReduce, algorithm, encoding).unwrap();
+    let (collective, placement) =
+        (Collective::new(Kind::AllReduce, ranks), Placement::one_node(ranks));
+    let schedule = entry.schedule(collective, placement, Order::Any, SLOTS).unwrap();
+    let copies = |one: &Instruction| {
+        matches!(one, Instruction::ReduceCopy { sources, destinations, .. }
+                    if sources.len() == 1 && destinations.len() == 1)
+    };
+    let alike = |a: &Instruction, b: &Instruction| {
+        let moves = matches!(a, Instruction::ReduceCopy { .. });
+        std::mem::discriminant(a) == std::mem::discriminant(b)
+            && (!moves || (copies(a) && copies(b)))
+    };
+    let mut ns = gpu.launch_ns - 1800.0;
+    for run in schedule.lists[0].chunk_by(alike) {
+        ns += match &run[0] {
+            Instruction::ReduceCopy { sources, destinations, .. } => {
+                let operands = sources.len() + destinations.len();
+                let moved = (operands * total_bytes / ranks) as f64;
+                let moves = sources.iter().all(|source| source.raw);
+                let data_ns = if moves { moved / gpu.channel_gbps } else { 0.0 };
+                gpu.move_ns + gpu.operand_ns * operands as f64 + data_ns
+            }
+            _ => gpu.instruction_ns,
+        };
+    }
+    ns / 1e3
 }

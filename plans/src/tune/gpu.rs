@@ -85,7 +85,7 @@ fn inside(question: &Question) -> Vec<Wish> {
     };
     let in_parts = PARTS_MIN_BYTES..=FLAGS_MAX_BYTES * (ranks / 2).min(2);
     if kind == Kind::AllReduce && in_parts.contains(&bytes) {
-        wishes.extend(with_flags(if ranks == 2 { Algorithm::Ring } else { Algorithm::TwoShot }));
+        wishes.extend(with_flags(Algorithm::TwoShot));
     }
     if bytes / parts <= FLAGS_MAX_BYTES {
         wishes.extend(with_flags(small));

@@ -66,7 +66,8 @@ impl Chain {
             launch.next = if number < last { next } else { std::ptr::null() };
             launch.segments_count = block.count as u32;
             launch.bucket = sources.get(block.first).map_or(0, |source| source.call as u32);
-            launch.flags = if block.awaits { f::LAUNCH_AWAITS } else { 0 }
+            launch.flags = block.launch.flags
+                | if block.awaits { f::LAUNCH_AWAITS } else { 0 }
                 | if block.completes { f::LAUNCH_COMPLETES } else { 0 };
             if block.is_virtual {
                 launch.segments = self.places.segments.wrapping_add(block.first);

@@ -12,7 +12,7 @@ use crate::engine::diagnosis::{Ranks, Words};
 use crate::engine::links::Links;
 use crate::engine::tally::Digest;
 use crate::error::Error;
-use oxccl_kernels::format as f;
+use oxccl_kernels::format::{self as f, Scale};
 use oxccl_plans::collective::{Kind, Order};
 use oxccl_plans::verify::{GroupPart, GroupStep, Span, Verified, verify_group};
 use std::sync::Arc;
@@ -46,6 +46,10 @@ impl Maker<'_> {
         tables.push(source, 0, signature.len_bytes());
         let (mut launch, reduces) = (self.blank_block(), signature.kind.reduces());
         launch.extents = extents.unwrap_or(launch.extents);
+        launch.flags = match call.op.lower().1 {
+            Scale::Average => f::LAUNCH_AVERAGES,
+            _ => 0,
+        };
         let block = Block::of_collective(code, (launch, digest), reduces, (0, 1), Whose::Own);
         let is_message = messages::has_messages(call);
         let messages = messages::messages(std::slice::from_ref(call), self.ranks.rank);

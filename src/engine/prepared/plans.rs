@@ -122,7 +122,8 @@ impl Plans {
         (call, plan): (&CheckedCall, &Plan),
         program: &Program,
     ) -> Result<Option<(&'static str, Extents)>, Error> {
-        let is_plain = call.op.lower().1 == Scale::None || !call.collective.kind.reduces();
+        let reduces = call.collective.kind.reduces();
+        let is_plain = call.op.lower().1 != Scale::Premultiply || !reduces;
         let serves = config.device != Device::Host
             && config.advanced.hot_kernels
             && !config.advanced.bulk_copies
