@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use oxccl::plans::algorithms::{Algorithm, Encoding, Unavailable, find};
+use oxccl::plans::hot::{self, Work};
 use oxccl::plans::msccl::Blocks;
 use oxccl::plans::schedule::{Buffer, Instruction, Lane, Layout, Notes, Operand, SLOTS, Schedule};
 use oxccl::plans::topology::{Network, Placement, Processor};
@@ -231,7 +232,8 @@ impl ExplainOptions {
         if let Some(prefix) = &self.chakra {
             chakra::write(prefix, &call, &messages("--chakra: a trace of messages")?)?;
         }
-        let pipeline = Pipeline::of(plan, lists, &layout, self.data_type);
+        let mut pipeline = Pipeline::of(plan, lists, &layout, self.data_type);
+        pipeline.hot_kernel = self.hot_kernel(config, plan, lists, (&layout, &pipeline));
         let shown = self.rank.map_or(0..self.ranks, |rank| rank..rank + 1);
         let told = |rank: usize| Told::of(lists, &layout, rank, self.data_type, notes);
         if self.json {
@@ -243,6 +245,10 @@ impl ExplainOptions {
         println!("{call}");
         println!("{}", choice(plan));
         println!("{pipeline}");
+        if config.device != Device::Host {
+            let interpreted = "the interpreter's";
+            println!("kernel   {}", pipeline.hot_kernel.unwrap_or(interpreted));
+        }
         for line in times.lines(plan) {
             println!("{line}");
         }
@@ -255,6 +261,25 @@ impl ExplainOptions {
         let mut out = std::io::stdout().lock();
         let print = || shown.map(told).try_for_each(|told| write!(out, "\n{told}"));
         print().or_else(options::unless_closed("printing the schedule"))
+    }
+
+    /// The hot schedule whose kernel carries the call out on GPUs, if there is one.
+    fn hot_kernel(
+        &self,
+        config: &Config,
+        plan: &Plan,
+        lists: &Lists,
+        (layout, pipeline): (&Layout, &Pipeline),
+    ) -> Option<&'static str> {
+        let one_node = self.per_node.is_none_or(|per_node| per_node >= self.ranks);
+        let serves = config.device != Device::Host && config.advanced.hot_kernels && one_node;
+        let Lists::Proven(verified) = lists else { return None };
+        let ((fold, scale), data_type) = (self.op.lower(), self.data_type);
+        let (channels, rounds) = (plan.channels, pipeline.rounds as u64);
+        let work = Work { data_type, fold, scale, channels, rounds };
+        let rank = self.rank.unwrap_or(0);
+        let found = hot::kernel(verified.schedule(), rank, layout, &work).filter(|_| serves)?;
+        Some(&found.0.name)
     }
 
     fn check(&self) -> Result<(), Failure> {
@@ -456,6 +481,8 @@ struct Pipeline {
     rounds: usize,
     /// Of a chunk, on a channel in a round.
     tile_bytes: usize,
+    /// On GPUs: the schedule whose own kernel carries the call out; none where it is interpreted.
+    hot_kernel: Option<&'static str>,
 }
 
 impl Pipeline {
@@ -478,6 +505,7 @@ impl Pipeline {
             chunk_bytes,
             rounds,
             tile_bytes,
+            hot_kernel: None,
         }
     }
 }

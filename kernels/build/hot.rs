@@ -1,6 +1,6 @@
 //! Writes the schedules that there are hot kernels of as C++ constants, once they are proven.
 
-use oxccl_format::{DataType, Lane};
+use oxccl_format::Lane;
 use oxccl_plans::hot::{self, Chunk, Counter, Hot, Move, Place, Step, Times, Turn};
 use oxccl_plans::schedule::Buffer;
 use std::fmt::Write;
@@ -9,9 +9,6 @@ use std::fmt::Write;
 /// it has proven by itself.
 const PROVEN: [usize; 4] = [2, 3, 8, hot::MOST_RANKS];
 
-/// Element types whose sums have hot kernels.
-const SUMS: [DataType; 3] = [DataType::F32, DataType::F16, DataType::BF16];
-
 /// The header, and the list of what it has kernels of: the schedule's name, and of a sum the type.
 pub(crate) fn written() -> Result<(String, String), String> {
     hot::check(&PROVEN)?;
@@ -19,12 +16,13 @@ pub(crate) fn written() -> Result<(String, String), String> {
         "// Written by the build from plans/src/hot, whose schedules the verifier has accepted.\n\
          #pragma once\n#include \"schedule.h\"\n\nnamespace oxccl {\ninline namespace OXCCL_ISA {\n",
     );
+    let _ = writeln!(text, "\nconstexpr uint32_t SERVED_RANKS = {};", hot::MOST_RANKS);
     let (mut copies, mut sums, mut names) = (String::new(), String::new(), String::from("&[\n"));
     for one in hot::hot() {
         text += &schedule(one)?;
         let Hot { name, .. } = one;
         if one.reduces() {
-            for data_type in SUMS {
+            for data_type in hot::SUMS {
                 let (upper, symbol) = (data_type.symbol().to_uppercase(), data_type.symbol());
                 let _ = write!(sums, " \\\n  KERNEL({}, {name}, {upper}, {symbol})", camel(name));
                 let _ = writeln!(names, "    (\"{name}\", Some(DataType::{data_type:?})),");

@@ -247,6 +247,8 @@ cases! {
     memory_is_ordered_bucket_by_bucket =
         buckets::gradients, StandIn, 1, [processes::threads("2"), MANY, ORDERED, SEPARATE, needs("4")];
     memory_is_ordered_by_a_switch = memory_order::by_switch, StandIn, 1,
+        [devices("3"), switched("3"), processes::threads("3"), MANY, ORDERED, ("OXCCL_HOT_KERNELS", "0")];
+    memory_is_ordered_by_a_switch_in_hot_kernels = memory_order::by_switch, StandIn, 1,
         [devices("3"), switched("3"), processes::threads("3"), MANY, ORDERED];
     memory_is_ordered_of_guests = guests::everything, StandIn, 1, [processes::threads("3"), MANY, ORDERED];
     memory_is_ordered_of_guests_that_multiply =
@@ -408,6 +410,8 @@ cases! {
     a_switch_of_8_threads = multicast::all, Anything, 1, [devices("8"), switched("8"), processes::threads("8"), MANY];
     a_switch_of_3_threads_thread_by_thread =
         multicast::all, StandIn, 1, [devices("3"), switched("3"), processes::threads("3"), MANY, EMULATED];
+    hot_kernels_of_a_switch_thread_by_thread =
+        hot::by_a_switch, StandIn, 1, [devices("3"), switched("3"), processes::threads("3"), MANY, EMULATED];
     odd_ends_by_a_switch_thread_by_thread =
         multicast::odd_ends, StandIn, 1, [devices("3"), switched("3"), processes::threads("3"), MANY, EMULATED];
     a_switch_of_2_processes = multicast::all, StandIn, 2, [devices("2"), switched("2")];
@@ -428,6 +432,7 @@ cases! {
     start_process by processes::each_rank:
     one_launch_for_all_ranks = joined::launches, StandIn, 1, [MANY, needs("6")];
     one_launch_for_groups_of_all_ranks = joined::groups, StandIn, 1, [MANY, needs("6")];
+    hot_kernels = hot::kernels, Anything, 1, [MANY, needs("12")];
     hot_kernels_thread_by_thread = hot::kernels, StandIn, 1, [MANY, EMULATED, needs("6")];
     one_launch_thread_by_thread = joined::launches, StandIn, 1, [MANY, EMULATED, needs("6")];
     one_launch_in_a_graph = joined::captured, StandIn, 1, [MANY];

@@ -24,9 +24,11 @@ pub(crate) fn algorithms(comm: Communicator) {
 /// Those that have kernels of their own.
 pub(crate) fn hot_kernels(comm: Communicator) {
     run(comm, 1, |entry| {
-        hot::hot().iter().any(|one| {
-            (one.kind, one.algorithm, one.encoding) == (entry.kind, entry.algorithm, entry.encoding)
-        })
+        !entry.is_in_network()
+            && hot::hot().iter().any(|one| {
+                (one.kind, one.algorithm, one.encoding)
+                    == (entry.kind, entry.algorithm, entry.encoding)
+            })
     });
 }
 

@@ -3,6 +3,8 @@
 #include "hot.h"
 #include "schedules.h"
 
+static_assert(oxccl::SERVED_RANKS == oxccl::MOST_HOT_RANKS, "a place for each rank");
+
 #define OXCCL_HOT_ENTRY(name, ...)                                         \
   extern "C" __global__ void __launch_bounds__(oxccl::BLOCK_THREADS, 1)    \
       oxccl_hot_##name(const __grid_constant__ oxccl::Launch launch) {     \

@@ -40,7 +40,7 @@ OXCCL_INLINE HotBlock& hot_block() {
 
 constexpr uint32_t HOT_BEGINNER = 66;
 
-// A channel's share of a chunk. Buffers of hot kernels are shorter than 4 GiB.
+// A channel's share of a chunk. Buffers of hot kernels have up to 2 GiB.
 struct ChunkPart {
   uint32_t offset, len_bytes;
 };
@@ -437,15 +437,13 @@ OXCCL_INLINE void hot_copy(Hot<Schedule>& hot) {
     copy_memory(memory(step.own), memory(step.to_own), part.len_bytes, hot.team);
   if (!hot.is_peer || hot.stopped) return;
   if constexpr (is_message(step.to_peers)) {
+    static_assert(NUMBER == first_move<Schedule>() && step.own.where == Where::INPUT, "nothing is written before");
     const View from = memory(step.own), to = hot.outgoing(step.to_peers);
     if (hot.is_last()) announce(to, hot.signature(), part.len_bytes);
-    uint32_t unit = first;
-    if constexpr (NUMBER == first_move<Schedule>()) {
-      if (unit < units.count()) units.send(to, unit, hot.early);
-      unit += threads;
-    }
+    if (first < units.count()) units.send(to, first, hot.early);
 #pragma unroll 1
-    for (; unit < units.count(); unit += threads) units.send(to, unit, units.load(from.data, unit));
+    for (uint32_t unit = first + threads; unit < units.count(); unit += threads)
+      units.send(to, unit, units.load(from.data, unit));
   } else if constexpr (is_message(step.peers)) {
     const View from = hot.incoming(step.peers), to = memory(step.to_own);
     hot.accept(from, part.len_bytes);
@@ -498,6 +496,7 @@ OXCCL_INLINE void fold_units(const HotBlock& block, uint32_t ranks, uint32_t beg
 template <uint32_t NUMBER, class N, Fold F, class Schedule>
 OXCCL_INLINE bool reduce_messages(Hot<Schedule>& hot) {
   constexpr HotStep step = Schedule::STEPS[NUMBER];
+  static_assert(message_reductions<Schedule>() == 1, "another one would gather where this one folds");
   using Units = UnitsOf<Schedule::LANE>;
   using Bits = typename Units::Bits;
   const Launch& launch = hot.launch;

@@ -78,6 +78,13 @@ OXCCL_INLINE constexpr bool has_switch() {
   return false;
 }
 
+template <class Schedule>
+OXCCL_INLINE constexpr uint32_t message_reductions() {
+  uint32_t count = 0;
+  for (const HotStep& step : Schedule::STEPS) count += is_reduction(step) && is_message(step.peers);
+  return count;
+}
+
 // The first move, and what it reads.
 template <class Schedule>
 OXCCL_INLINE constexpr uint32_t first_move() {

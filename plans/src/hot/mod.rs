@@ -16,11 +16,11 @@ use generalise::generalise;
 use crate::algorithms::{self, Algorithm, Encoding};
 use crate::collective::{Collective, Kind, Order};
 use crate::schedule::{
-    Buffer, Chunking, Flag, Instruction, Lane, Link, Operand, SLOTS, Schedule, Source, Tree,
+    Buffer, Chunking, Flag, Instruction, Lane, Layout, Link, Operand, SLOTS, Schedule, Source, Tree,
 };
 use crate::topology::Placement;
 use crate::verify::verify;
-use oxccl_format::Extents;
+use oxccl_format::{DataType, Extents, Fold, Scale};
 use std::sync::OnceLock;
 
 /// Ranks that a hot kernel serves at most.
@@ -29,6 +29,27 @@ pub const MOST_RANKS: usize = 16;
 /// Up to so many bytes of a chunk a channel moves between buffers. By the kernels' instructions the
 /// interpreter is as fast from about twice as many on (`tools/gpu-model`).
 const WINDOW_PART_BYTES: u64 = 64 << 10;
+
+/// Where in a buffer a chunk is, kernels count in 32 bits.
+const LONGEST_BYTES: u64 = 1 << 31;
+
+/// Element types whose sums, and averages, have hot kernels.
+pub const SUMS: [DataType; 3] = [DataType::F32, DataType::F16, DataType::BF16];
+
+/// What a call does with its elements, and how it is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// Their type.
+    pub data_type: DataType,
+    /// How two become one.
+    pub fold: Fold,
+    /// What else happens to them.
+    pub scale: Scale,
+    /// Channels that share the call.
+    pub channels: usize,
+    /// Rounds of each.
+    pub rounds: u64,
+}
 
 /// Which chunk of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -217,6 +238,27 @@ pub fn find(schedule: &Schedule, rank: usize) -> Option<&'static Hot> {
     hot().iter().find(|one| one.kind == kind && one.shape.is_of(schedule, rank))
 }
 
+/// The hot schedule by whose kernel a rank's part of a call would be carried out on a GPU, beside
+/// ranks of its own node alone, and how its buffers are divided.
+pub fn kernel(
+    schedule: &Schedule,
+    rank: usize,
+    layout: &Layout,
+    work: &Work,
+) -> Option<(&'static Hot, Extents)> {
+    let kind = schedule.collective.kind;
+    let sums = SUMS.contains(&work.data_type)
+        && work.fold == Fold::Sum
+        && work.scale != Scale::Premultiply;
+    if work.rounds != 1 || (kind.reduces() && !sums) {
+        return None;
+    }
+    let one = find(schedule, rank)?;
+    let parts = (work.data_type.len_bytes(), work.channels);
+    let extents = extents(layout, schedule, rank, parts)?;
+    one.serves(&extents).then_some((one, extents))
+}
+
 impl Hot {
     /// Whether it does more than copy.
     pub fn reduces(&self) -> bool {
@@ -227,7 +269,7 @@ impl Hot {
     /// long as fast or faster.
     pub fn serves(&self, extents: &Extents) -> bool {
         let most = if self.encoding == Encoding::Windows { WINDOW_PART_BYTES } else { u64::MAX };
-        extents.total_bytes <= u64::from(u32::MAX) && extents.part_bytes <= most
+        extents.total_bytes <= LONGEST_BYTES && extents.part_bytes <= most
     }
 }
 

@@ -7,10 +7,10 @@ use crate::engine::links::Links;
 use crate::engine::tally::Digest;
 use crate::error::Error;
 use crate::target::Device;
-use oxccl_kernels::format::{Extents, Scale};
+use oxccl_kernels::format::Extents;
 use oxccl_plans::algorithms::{Algorithm, Encoding, find};
 use oxccl_plans::collective::{Collective, Kind, Order};
-use oxccl_plans::hot;
+use oxccl_plans::hot::{self, Work};
 use oxccl_plans::length::TooLong;
 use oxccl_plans::lower::{CopyStep, Lowering, Program, copies, lower};
 use oxccl_plans::schedule::{Layout, SLOTS};
@@ -122,25 +122,21 @@ impl Plans {
         (call, plan): (&CheckedCall, &Plan),
         program: &Program,
     ) -> Result<Option<(&'static str, Extents)>, Error> {
-        let reduces = call.collective.kind.reduces();
-        let is_plain = call.op.lower().1 != Scale::Premultiply || !reduces;
         let serves = config.device != Device::Host
             && config.advanced.hot_kernels
             && !config.advanced.bulk_copies
-            && self.links.is_none()
-            && is_plain
-            && program.rounds() == 1;
+            && self.links.is_none();
         if !serves {
             return Ok(None);
         }
         let verified = self.verified(config, call, plan)?;
-        let schedule = verified.schedule();
-        let Some(one) = hot::find(schedule, rank) else { return Ok(None) };
         let layout = layout(call, &verified, Whose::Own)
             .map_err(Error::too_long(call.collective.kind.name(), "buffers"))?;
-        let parts = (call.data_type.len_bytes(), program.channels());
-        let extents = hot::extents(&layout, schedule, rank, parts);
-        Ok(extents.filter(|extents| one.serves(extents)).map(|extents| (&*one.name, extents)))
+        let (fold, scale) = call.op.lower();
+        let (data_type, channels) = (call.data_type, program.channels());
+        let work = Work { data_type, fold, scale, channels, rounds: program.rounds() };
+        let found = hot::kernel(verified.schedule(), rank, &layout, &work);
+        Ok(found.map(|(one, extents)| (&*one.name, extents)))
     }
 
     /// What copy engines do for a call that is carried out as planned.

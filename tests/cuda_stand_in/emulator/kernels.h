@@ -1,6 +1,6 @@
 // The kernels of one compilation, for blocks that do not know them: kernels.cpp has them all but
-// for the traced ones, which traced.cpp has, and the hot ones of hot.cpp, both in a namespace apart.
-// ordered.cpp has some for the account of memory order.
+// for those that are traced (traced.cpp) and hot (hot.cpp), each in a namespace apart. ordered.cpp
+// has some for the account of memory order.
 #pragma once
 #include "cuda.h"
 
