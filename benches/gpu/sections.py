@@ -94,6 +94,19 @@ def cold(rows):
                  ("ranks", "size", "oxccl µs", "by", "oxccl, one by one µs", "NCCL µs"), lines)
 
 
+def hot_kernels(rows):
+    measured = Rows(rows)
+    alone = [row for row in rows if row.get("single_launch") == 0 and row.get("hot_kernels") == 0]
+    lines = []
+    for ranks, size, mode, setting in keys(alone, "ranks", "bytes", "mode", "setting"):
+        of = dict(bytes=size, mode=mode, setting=setting, single_launch=0)
+        by_kernel, interpreted = (measured.best("all_reduce", ranks, hot_kernels=hot, **OURS, **of) for hot in (1, 0))
+        if by_kernel and interpreted:
+            lines.append((ranks, human_bytes(size), mode, setting, number(by_kernel), number(interpreted)))
+    return table("AllReduces of ranks with launches of their own, by kernels of their schedules where there are any, and interpreted:",
+                 ("ranks", "size", "calls", "by", "µs", "interpreted, µs"), lines)
+
+
 def traces(rows):
     lines = [(row["ranks"], row["bytes"], row["status"], number(row["steps"]), row["file"]) for row in rows if row.get("op") == "trace"]
     return table("Traces of steps:", ("ranks", "bytes", "status", "steps", "file in the archive"), lines)
@@ -107,5 +120,5 @@ def counted(rows):
 
 def sections(rows):
     """Each part that there are rows for."""
-    made = (part(rows) for part in (probed, first_calls, types, channels, host_times, cold, traces, counted))
+    made = (part(rows) for part in (probed, first_calls, types, channels, host_times, cold, hot_kernels, traces, counted))
     return [text for text in made if text]

@@ -162,10 +162,12 @@ stage_bench() {
 }
 
 stage_sweep() {
-    local n op type channels most=${ranks%% *} failed=0
+    local n op type channels hot most=${ranks%% *} failed=0
     if [ "$quick" = 1 ]; then
         one_bench 60 all_reduce --ranks 2 -b 4K -e 4K -d bfloat16 --floor-only --channels 1 || failed=1
-        OXCCL_SINGLE_LAUNCH=0 one_bench 60 all_reduce --ranks 2 -b 4K -e 4K --floor-only --channels 1 || failed=1
+        for hot in 1 0; do
+            OXCCL_SINGLE_LAUNCH=0 OXCCL_HOT_KERNELS=$hot one_bench 60 all_reduce --ranks 2 -b 4K -e 4K --floor-only --channels 1 || failed=1
+        done
         one_bench 60 all_reduce --ranks 1 -b 8 -e 8 --floor-only --channels 1 || failed=1
         bench 60 all_reduce --ranks 2 -b 4K -e 4K --channels 1 --cold=1M || failed=1
         return $failed
@@ -181,8 +183,10 @@ stage_sweep() {
     for type in bfloat16 f8e4m3; do
         bench 60 all_reduce --ranks "$most" -b 64K -e 64M -f 32 -d $type || failed=1
     done
-    # Ranks that launch by themselves.
-    OXCCL_SINGLE_LAUNCH=0 one_bench 40 all_reduce --ranks "$most" -b 8 -e 64K -f 8 -G 10 --floor-only || failed=1
+    # Ranks that launch by themselves: short calls by kernels of their schedules, and interpreted.
+    for hot in 1 0; do
+        OXCCL_SINGLE_LAUNCH=0 OXCCL_HOT_KERNELS=$hot one_bench 40 all_reduce --ranks "$most" -b 8 -e 64K -f 8 -G 10 --floor-only || failed=1
+    done
     OXCCL_SINGLE_LAUNCH=0 one_bench 40 all_reduce --ranks "$most" -b 1M -e 64M -f 8 --floor-only || failed=1
     for channels in 4 8 12 16; do
         one_bench 30 all_reduce --ranks "$most" -b 1M -e 64M -f 8 --floor-only --channels $channels || failed=1

@@ -145,15 +145,16 @@ bench() {
 }
 
 # one_bench SECONDS ARGUMENT...: the tool with what all benches have, whose ranks share launches
-# unless OXCCL_SINGLE_LAUNCH is 0; its rows say so. NCCL's start, and filling long buffers, may take
+# unless OXCCL_SINGLE_LAUNCH is 0; its rows say so, and whether calls of ranks that do not could have
+# kernels of their schedule (OXCCL_HOT_KERNELS). NCCL's start, and filling long buffers, may take
 # longer than a call may.
 one_bench() {
-    local seconds=$1 joined=${OXCCL_SINGLE_LAUNCH:-1}
+    local seconds=$1 joined=${OXCCL_SINGLE_LAUNCH:-1} hot=${OXCCL_HOT_KERNELS:-1}
     shift
     [ "$quick" = 0 ] || set -- "$@" --repeats 2 --repeat-ms 1 --nccl-ctas 2
     echo "\$ oxccl-against-nccl $*"
-    OXCCL_SINGLE_LAUNCH=$joined within "$seconds" "$against_nccl" "$@" --patience $((4 * OXCCL_TIMEOUT)) "${image[@]}" --json |
-        sed -u "s/^{/{\"single_launch\":$joined,/" | rows
+    OXCCL_SINGLE_LAUNCH=$joined OXCCL_HOT_KERNELS=$hot within "$seconds" "$against_nccl" "$@" --patience $((4 * OXCCL_TIMEOUT)) "${image[@]}" --json |
+        sed -u "s/^{/{\"single_launch\":$joined,\"hot_kernels\":$hot,/" | rows
     return "${PIPESTATUS[0]}"
 }
 

@@ -2,38 +2,48 @@
 //! their instructions, and a call's output is what it must be.
 #![allow(clippy::unwrap_used)]
 
-use oxccl_kernels::image::FATBIN;
+use oxccl_kernels::image::{FATBIN, HOT_FATBIN};
 use std::io::Write;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// An LL message of each peer, reduced by all threads of a block.
 const CALL: &str = "all_reduce/one_shot/ll/2/4096/1";
 
 #[test]
-fn the_model_runs_a_kernel() {
-    let Some(image) = FATBIN else {
+fn the_model_runs_kernels() {
+    let (Some(image), Some(hot)) = (FATBIN, HOT_FATBIN) else {
         return skip("built without nvcc, so there are no kernels to look at");
     };
     if Command::new("python3").arg("--version").output().is_err() {
         return skip("there is no python3");
     }
-    let file = std::env::temp_dir().join(format!("oxccl-model-{}.fatbin", std::process::id()));
-    std::fs::write(&file, image).unwrap();
+    let folder = std::env::temp_dir().join(format!("oxccl-model-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("oxccl.fatbin"), image).unwrap();
+    std::fs::write(folder.join("oxccl-hot.fatbin"), hot).unwrap();
     let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools/gpu-model");
-    let mut command = Command::new("python3");
-    command.arg(tool).arg("--image").arg(&file);
     // Where all has been built at once, it is there, and as new as this test.
     let built = std::env::current_exe().unwrap().with_file_name("../examples/programs");
-    if std::env::var_os("CI").is_some() && built.is_file() {
-        command.arg("--programs").arg(built);
+    let built = (std::env::var_os("CI").is_some() && built.is_file()).then_some(built);
+    let start = |more: &[&str]| {
+        let mut command = Command::new("python3");
+        command.arg(&tool).arg("--images").arg(&folder);
+        command.args(built.iter().flat_map(|built| ["--programs".as_ref(), built.as_os_str()]));
+        command.args(["--threads", "512", "--call", CALL]).args(more);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let kernels =
+        [(&[][..], "oxccl_hot_all_reduce_one_shot_ll"), (&["--interpreted"], "oxccl_f32")];
+    for (running, kernel) in kernels.map(|(more, kernel)| (start(more), kernel)) {
+        let output = running.wait_with_output().unwrap();
+        let [said, errors] =
+            [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        assert!(output.status.success(), "{said}{errors}");
+        assert!(said.starts_with(kernel), "{said}");
+        assert!(said.contains("output: 1024 words, right"), "{said}");
     }
-    let output = command.args(["--threads", "512", "--call", CALL]).output().unwrap();
-    std::fs::remove_file(&file).unwrap();
-    let [said, errors] =
-        [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
-    assert!(output.status.success(), "{said}{errors}");
-    assert!(said.contains("output: 1024 words, right"), "{said}");
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 /// Says that the test was skipped, past the harness, which would keep it to itself.

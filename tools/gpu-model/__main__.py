@@ -70,7 +70,8 @@ def built(options, folder, name, text):
     """The machine code of one of the images, compiled now or by the last build, and what the
     compiler says."""
     if not options.compile:
-        image = newest(f"{options.images or 'target/*/build/oxccl-kernels-*/out'}/{name}.fatbin")
+        last = f"target/*/build/oxccl-kernels-*/out/{name}.fatbin"
+        image = pathlib.Path(options.images, f"{name}.fatbin") if options.images else newest(last)
         made = folder / name
         made.mkdir()
         run([tool("cuobjdump"), "--extract-elf", "sm_90", image.resolve()], cwd=made)

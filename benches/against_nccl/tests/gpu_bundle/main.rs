@@ -80,6 +80,10 @@ fn stages_run_and_targets_are_summed_up() {
         let of = |row: &&Value| row["single_launch"] == launches && row["contestant"] == "oxccl";
         assert!(rows.iter().any(|row| of(&row)), "{launches}");
     }
+    for hot in [0, 1] {
+        let of = |row: &Value| row["single_launch"] == 0 && row["hot_kernels"] == hot;
+        assert!(rows.iter().any(of), "kernels of one schedule: {hot}");
+    }
     let one_by_one = |row: &&Value| row["op"] == "profile" && row["what"] == "one_by_one";
     let profiled = rows.iter().find(one_by_one).unwrap();
     assert_eq!(profiled["kernels_per_call"], 20.0, "{profiled}");
