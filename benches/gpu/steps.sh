@@ -145,9 +145,9 @@ bench() {
 }
 
 # one_bench SECONDS ARGUMENT...: the tool with what all benches have, whose ranks share launches
-# unless OXCCL_SINGLE_LAUNCH is 0; its rows say so, and whether calls of ranks that do not could have
-# kernels of their schedule (OXCCL_HOT_KERNELS). NCCL's start, and filling long buffers, may take
-# longer than a call may.
+# unless OXCCL_SINGLE_LAUNCH is 0; its rows say so. Those of ranks that do not say whether calls
+# could have kernels of their schedules (OXCCL_HOT_KERNELS). NCCL's start, and filling long buffers,
+# may take longer than a call may.
 one_bench() {
     local seconds=$1 joined=${OXCCL_SINGLE_LAUNCH:-1} hot=${OXCCL_HOT_KERNELS:-1}
     shift
