@@ -272,7 +272,8 @@ impl ExplainOptions {
         (layout, pipeline): (&Layout, &Pipeline),
     ) -> Option<&'static str> {
         let one_node = self.per_node.is_none_or(|per_node| per_node >= self.ranks);
-        let serves = config.device != Device::Host && config.advanced.hot_kernels && one_node;
+        let wanted = config.advanced.hot_kernels && !config.advanced.bulk_copies;
+        let serves = config.device != Device::Host && wanted && one_node;
         let Lists::Proven(verified) = lists else { return None };
         let ((fold, scale), data_type) = (self.op.lower(), self.data_type);
         let (channels, rounds) = (plan.channels, pipeline.rounds as u64);
