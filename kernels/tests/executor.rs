@@ -67,6 +67,42 @@ fn exchange_of_every_length(lane: Lane) {
     }
 }
 
+/// Copies of every instruction set, around the lengths from which on they go by rows, from and to
+/// places within a row and a line. Nothing before or behind is written.
+#[test]
+fn copies_from_and_to_everywhere() {
+    let (places, lengths) =
+        ([0, 1, 15, 16, 17, 32, 47, 63], [2000, 2047, 2048, 2049, 2303, 4097, 9000]);
+    let input: Vec<u8> = (0..lengths[6] + 64).map(|i| (i % 251) as u8).collect();
+    let mut world = World::new(Shape { ranks: 1, ..Shape::default() });
+    for executor in executors() {
+        for len in lengths {
+            let steps = vec![reduce_copy(
+                0,
+                len,
+                &[operand(Space::Input, 0)],
+                &[operand(Space::Output, 0)],
+            )];
+            let program = Program::once(DataType::U8, Fold::Sum, steps, vec![]);
+            for (from, to) in places.iter().flat_map(|from| places.map(|to| (*from, to))) {
+                let mut output = vec![0xee; len + 128];
+                let outcome = world.ranks[0].execute(
+                    &executor,
+                    &program,
+                    0,
+                    &input[from..],
+                    &mut output[to..],
+                );
+                assert_eq!(outcome, Outcome::Done);
+                let case = format!("{len} from {from} to {to} on {}", executor.isa().name());
+                assert!(output[to..to + len] == input[from..from + len], "{case}");
+                let around = output[..to].iter().chain(&output[to + len..]);
+                assert!(around.copied().all(|byte| byte == 0xee), "{case}: around");
+            }
+        }
+    }
+}
+
 /// Rank 0 sends a long buffer over slots in many rounds; rank 1 adds its own and stores.
 fn slot_programs(world: &World, len: usize, tile: usize, per_round: i64) -> [Program; 2] {
     let rounds = (len as u64).div_ceil((tile * per_round as usize) as u64).max(1);

@@ -12,6 +12,7 @@
 // Short tiles, which are all of a small group, go from registers, as short messages do
 // (host/short.h).
 #pragma once
+#include "copy.h"
 #include "segments.h"
 #include "short.h"
 
@@ -46,7 +47,7 @@ OXCCL_INLINE void copy_piece(uint8_t* to, const uint8_t* from, uint64_t len_byte
   if (len_bytes - 64 <= 64) copy_ends<64>(to, from, len_bytes);
   else if (len_bytes - 16 < 16) copy_ends<16>(to, from, len_bytes);
   else if (len_bytes - 32 < 32) copy_ends<32>(to, from, len_bytes);
-  else memcpy(to, from, len_bytes);
+  else copy_bytes(to, from, len_bytes);
 }
 
 // One source or two.
@@ -59,7 +60,7 @@ OXCCL_INLINE void move_simple(const HostReducer& reducer, uint8_t* to, const uin
 OXCCL_INLINE void move_piece(const Move& move, const HostReducer& reducer, uint64_t len_bytes) {
   uint8_t* first = move.destination(0).data;
   move_simple(reducer, first, move.source(0).data, move.sources == 2 ? move.source(1).data : nullptr, len_bytes);
-  for (uint32_t d = 1; d < move.destinations; ++d) memcpy(move.destination(d).data, first, len_bytes);
+  for (uint32_t d = 1; d < move.destinations; ++d) copy_bytes(move.destination(d).data, first, len_bytes);
 }
 
 // Walks through the tile, which begins at the round's start.

@@ -1,8 +1,53 @@
 // What long stretches on the host need whatever the type: compiled once per instruction set.
 #include "bulk.h"
+#include "copy.h"
 
 namespace oxccl {
 inline namespace OXCCL_ISA {
+
+#if defined(__x86_64__) && !OXCCL_SANITIZED
+
+#if defined(__AVX512F__)
+constexpr uint64_t ROW_BYTES = 64;
+#elif defined(__AVX__)
+constexpr uint64_t ROW_BYTES = 32;
+#else
+constexpr uint64_t ROW_BYTES = 16;
+#endif
+typedef uint8_t Row __attribute__((vector_size(ROW_BYTES)));
+
+// At any address.
+struct __attribute__((packed, may_alias)) AnyRow {
+  Row row;
+};
+
+static OXCCL_INLINE Row row_at(const uint8_t* from) {
+  return reinterpret_cast<const AnyRow*>(from)->row;
+}
+static OXCCL_INLINE void put_row(uint8_t* to, Row row) { reinterpret_cast<AnyRow*>(to)->row = row; }
+
+// Four rows are read before they are written. All but the ends' stores are of whole rows.
+void copy_long(uint8_t* to, const uint8_t* from, uint64_t len_bytes) {
+  constexpr uint64_t STEP_BYTES = 4 * ROW_BYTES;
+  const auto step = [&](uint64_t at) {
+    const Row a = row_at(from + at), b = row_at(from + at + ROW_BYTES),
+              c = row_at(from + at + 2 * ROW_BYTES), d = row_at(from + at + 3 * ROW_BYTES);
+    put_row(to + at, a);
+    put_row(to + at + ROW_BYTES, b);
+    put_row(to + at + 2 * ROW_BYTES, c);
+    put_row(to + at + 3 * ROW_BYTES, d);
+  };
+  step(0);
+  const uint64_t head = STEP_BYTES - (reinterpret_cast<uintptr_t>(to) & (ROW_BYTES - 1));
+  for (uint64_t at = head; at < len_bytes - STEP_BYTES; at += STEP_BYTES) step(at);
+  step(len_bytes - STEP_BYTES);
+}
+
+#else
+
+void copy_long(uint8_t* to, const uint8_t* from, uint64_t len_bytes) { memcpy(to, from, len_bytes); }
+
+#endif
 
 // How far it is to the next line.
 static OXCCL_INLINE uint64_t line_head(const uint8_t* at) {
@@ -75,7 +120,7 @@ static void put(Machine& machine, const View& view, uint64_t position, const uin
     copy_stream(to, from, len_bytes);
     machine.streamed = true;
   } else if (to != from) {
-    memcpy(to, from, len_bytes);
+    copy_bytes(to, from, len_bytes);
   }
 }
 

@@ -128,8 +128,8 @@ static bool copy_batch(Machine& machine, const Workspace& workspace, const Batch
     return false;
   for (uint32_t d = 1; d < workspace.move.destinations; ++d)
     for (uint32_t p = 0; p < batch.count; ++p)
-      memcpy(place_of(machine, workspace, 1 + d, batch.pieces[p], position), places[p].iov_base,
-             places[p].iov_len);
+      copy_bytes(place_of(machine, workspace, 1 + d, batch.pieces[p], position),
+                 static_cast<const uint8_t*>(places[p].iov_base), places[p].iov_len);
   return true;
 }
 

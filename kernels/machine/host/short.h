@@ -8,6 +8,7 @@
 // here it is a third of that. At 8 bytes, the time of a call is the exchange of one cache line and
 // these.
 #pragma once
+#include "copy.h"
 #include "resolve.h"
 
 namespace oxccl {
@@ -30,7 +31,7 @@ OXCCL_INLINE bool copy_short(Machine& machine, const View& source, const View& d
                              uint64_t len_bytes) {
   if (source.is_plain() && source.data == destination.data) return true;
   if (len_bytes > 8 && source.is_plain() && destination.is_plain()) {
-    __builtin_memcpy(destination.data, source.data, len_bytes);
+    copy_bytes(destination.data, source.data, len_bytes);
     return true;
   }
   for (uint64_t position = 0; position < len_bytes; position += 8) {
