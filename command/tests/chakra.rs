@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod command_line;
+#[path = "../../tests/common/msccl_xml.rs"]
+#[allow(dead_code)]
+mod msccl_xml;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
@@ -125,40 +128,63 @@ fn carry_out(ranks: &[Vec<Transfer>]) {
     assert_eq!(ended.len(), ranks.iter().map(Vec::len).sum::<usize>(), "some wait for ever");
 }
 
+/// What `oxccl explain` with these flags writes: it ends, and has the bytes of the schedule.
+fn explained(flags: &[&str], name: &str) -> Vec<Vec<Transfer>> {
+    let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let prefix = prefix.to_str().unwrap();
+    let said = oxccl(&[&["explain"], flags, &["--chakra", prefix, "--json"]].concat()).ok();
+    let explained: Value = serde_json::from_str(said.out.trim()).unwrap();
+    let told = explained["schedule"].as_array().unwrap();
+    let traces: Vec<Vec<Transfer>> =
+        (0..told.len()).map(|rank| read(&format!("{prefix}.{rank}.et"), rank)).collect();
+    carry_out(&traces);
+    let messages = |is_send: bool| {
+        let all = traces.iter().flatten().filter(|one| one.is_send == is_send);
+        let bytes: HashMap<Channel, i64> = all.map(|one| (one.channel, one.bytes)).collect();
+        bytes
+    };
+    let sends = messages(true);
+    assert_eq!(sends, messages(false), "{flags:?}");
+    assert_eq!(2 * sends.len(), traces.iter().map(Vec::len).sum::<usize>(), "tags are alike");
+    for (rank, told) in told.iter().enumerate() {
+        let own = traces[rank].iter().filter(|one| one.is_send);
+        let bytes: i64 = own.map(|one| one.bytes).sum();
+        assert_eq!(told["message_bytes"], bytes, "{flags:?}: rank {rank}");
+    }
+    traces
+}
+
 #[test]
 fn each_send_is_received_and_all_end() {
-    let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("schedule");
-    let prefix = prefix.to_str().unwrap();
     for (kind, algorithm, encoding, ranks) in [
-        ("all_reduce", "ring", "slots", 8),
-        ("all_reduce", "tree", "ll", 7),
-        ("all_reduce", "hierarchical_ring_tree", "slots", 8),
-        ("all_to_all", "pairwise", "slots", 6),
-        ("broadcast", "binomial", "ll128", 6),
-        ("send_recv", "direct", "slots", 3),
+        ("all_reduce", "ring", "slots", "8"),
+        ("all_reduce", "tree", "ll", "7"),
+        ("all_reduce", "hierarchical_ring_tree", "slots", "8"),
+        ("all_to_all", "pairwise", "slots", "6"),
+        ("broadcast", "binomial", "ll128", "6"),
+        ("send_recv", "direct", "slots", "3"),
     ] {
-        let world = ranks.to_string();
-        let per_node = if algorithm.starts_with("hierarchical") { "4" } else { &world };
-        let flags = ["explain", kind, "-g", &world, "--per-node", per_node, "-b", "1M"];
-        let pins = ["--algorithm", algorithm, "--encoding", encoding, "--chakra", prefix, "--json"];
-        let said = oxccl(&[&flags[..], &pins].concat()).ok();
-        let traces: Vec<Vec<Transfer>> =
-            (0..ranks).map(|rank| read(&format!("{prefix}.{rank}.et"), rank)).collect();
-        carry_out(&traces);
-        let messages = |is_send: bool| {
-            let all = traces.iter().flatten().filter(|one| one.is_send == is_send);
-            let bytes: HashMap<Channel, i64> = all.map(|one| (one.channel, one.bytes)).collect();
-            bytes
-        };
-        let sends = messages(true);
-        assert_eq!(sends, messages(false), "{kind} {algorithm}");
-        assert_eq!(2 * sends.len(), traces.iter().map(Vec::len).sum::<usize>(), "tags are alike");
-        let explained: Value = serde_json::from_str(said.out.trim()).unwrap();
-        for (rank, told) in explained["schedule"].as_array().unwrap().iter().enumerate() {
-            let own = traces[rank].iter().filter(|one| one.is_send);
-            let bytes: i64 = own.map(|one| one.bytes).sum();
-            assert_eq!(told["message_bytes"], bytes, "{kind} {algorithm}: rank {rank}");
-        }
+        let per_node = if algorithm.starts_with("hierarchical") { "4" } else { ranks };
+        let flags = [kind, "-g", ranks, "--per-node", per_node, "-b", "1M"];
+        let pins = ["--algorithm", algorithm, "--encoding", encoding];
+        explained(&[&flags[..], &pins].concat(), "schedule");
+    }
+}
+
+/// A message that a list sends on is after its receive by another; in two lists that have nothing
+/// to say to each other, nothing is.
+#[test]
+fn lists_of_a_rank_are_side_by_side() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/two_lists.json");
+    let traces = explained(&[file, "-b", "1M"], "two_lists");
+    assert!(traces.iter().flatten().all(|one| one.after.is_empty()));
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rings.chakra.xml");
+    fs::write(&path, msccl_xml::rings("Simple", 4, 2, 3).to_xml()).unwrap();
+    let traces = explained(&[path.to_str().unwrap(), "--blocks", "lists", "-b", "1M"], "rings");
+    for trace in &traces {
+        let received = |id: &u64| trace.iter().any(|one| one.id == *id && !one.is_send);
+        assert!(trace.iter().any(|one| one.is_send && !one.after.is_empty()));
+        assert!(trace.iter().flat_map(|one| &one.after).all(received));
     }
 }
 

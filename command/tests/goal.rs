@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod command_line;
+#[path = "../../tests/common/msccl_xml.rs"]
+#[allow(dead_code)]
+mod msccl_xml;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
@@ -19,6 +22,8 @@ struct Line {
     is_send: bool,
     channel: Channel,
     bytes: usize,
+    /// Which of the rank's lists it is of.
+    cpu: usize,
     /// Labels that have to end, and to start, before.
     ends: Vec<String>,
     starts: Vec<String>,
@@ -42,6 +47,7 @@ fn read(text: &str) -> Vec<HashMap<String, Line>> {
 }
 
 fn read_line(line: &str, rank: usize, list: &mut HashMap<String, Line>) {
+    let (line, cpu) = line.split_once(" cpu ").unwrap_or((line, "0"));
     let words: Vec<&str> = line.split(' ').collect();
     match words[..] {
         [label, verb, bytes, "to" | "from", peer, "tag", tag] => {
@@ -50,7 +56,8 @@ fn read_line(line: &str, rank: usize, list: &mut HashMap<String, Line>) {
             let (peer, tag) = (peer.parse().unwrap(), tag.parse().unwrap());
             let channel = if is_send { (rank, peer, tag) } else { (peer, rank, tag) };
             let bytes = bytes.strip_suffix('b').unwrap().parse().unwrap();
-            let line = Line { is_send, channel, bytes, ends: Vec::new(), starts: Vec::new() };
+            let (ends, starts, cpu) = (Vec::new(), Vec::new(), cpu.parse().unwrap());
+            let line = Line { is_send, channel, bytes, cpu, ends, starts };
             assert!(list.insert(label.to_owned(), line).is_none(), "{label} is there twice");
         }
         [label, kind, before] => {
@@ -94,10 +101,34 @@ fn carry_out(ranks: &[HashMap<String, Line>]) {
     assert_eq!(ended.len(), all.len(), "some wait for ever");
 }
 
+/// What `oxccl explain` with these flags writes: it ends, and has the bytes of the schedule.
+fn explained(flags: &[&str], name: &str) -> Vec<HashMap<String, Line>> {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let file = file.to_str().unwrap();
+    let said = oxccl(&[&["explain"], flags, &["--goal", file, "--json"]].concat()).ok();
+    let goal = read(&fs::read_to_string(file).unwrap());
+    let messages = |is_send: bool| {
+        let lines = goal.iter().flat_map(HashMap::values);
+        let lines = lines.filter(|line| line.is_send == is_send);
+        let mut all: Vec<_> = lines.map(|line| (line.channel, line.bytes)).collect();
+        all.sort_unstable();
+        all
+    };
+    let sends = messages(true);
+    assert_eq!(sends, messages(false), "{flags:?}");
+    assert!(sends.windows(2).all(|two| two[0].0 != two[1].0), "{flags:?}: {sends:?}");
+    carry_out(&goal);
+    let explained: Value = serde_json::from_str(said.out.trim()).unwrap();
+    for (rank, told) in explained["schedule"].as_array().unwrap().iter().enumerate() {
+        let own = sends.iter().filter(|((from, ..), _)| *from == rank);
+        let bytes: usize = own.map(|(_, bytes)| bytes).sum();
+        assert_eq!(told["message_bytes"], bytes, "{flags:?}: rank {rank}");
+    }
+    goal
+}
+
 #[test]
 fn each_send_is_received_and_all_end() {
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("schedule.goal");
-    let file = file.to_str().unwrap();
     for (kind, algorithm, encoding, ranks) in [
         ("all_reduce", "ring", "slots", "8"),
         ("all_reduce", "ring", "ll128", "5"),
@@ -112,26 +143,51 @@ fn each_send_is_received_and_all_end() {
         ("send_recv", "direct", "slots", "3"),
     ] {
         let per_node = if algorithm.starts_with("hierarchical") { "4" } else { ranks };
-        let flags = ["explain", kind, "-g", ranks, "--per-node", per_node, "-b", "1M"];
-        let pins = ["--algorithm", algorithm, "--encoding", encoding, "--goal", file, "--json"];
-        let said = oxccl(&[&flags[..], &pins].concat()).ok();
-        let goal = read(&fs::read_to_string(file).unwrap());
-        let messages = |is_send: bool| {
-            let lines = goal.iter().flat_map(HashMap::values);
-            let lines = lines.filter(|line| line.is_send == is_send);
-            let mut all: Vec<_> = lines.map(|line| (line.channel, line.bytes)).collect();
-            all.sort_unstable();
-            all
+        let flags = [kind, "-g", ranks, "--per-node", per_node, "-b", "1M"];
+        let pins = ["--algorithm", algorithm, "--encoding", encoding];
+        explained(&[&flags[..], &pins].concat(), "schedule.goal");
+    }
+}
+
+/// A line and the labels that it is after.
+fn before<'a>(list: &'a HashMap<String, Line>, line: &'a Line) -> impl Iterator<Item = &'a Line> {
+    line.ends.iter().chain(&line.starts).map(|label| &list[label])
+}
+
+#[test]
+fn lists_of_a_rank_are_side_by_side() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/two_lists.json");
+    let goal = explained(&[file, "-b", "1M"], "two_lists.goal");
+    for list in &goal {
+        let mut cpus: Vec<_> = list.values().map(|line| (line.cpu, line.is_send)).collect();
+        cpus.sort_unstable();
+        assert_eq!(cpus, [(0, true), (1, false)]);
+        assert!(list.values().all(|line| before(list, line).count() == 0), "{list:?}");
+    }
+    // Each ring is a list. In all pairs each list receives and sends a chunk, and one reduces.
+    for (name, file, crosses) in [
+        ("rings.goal.xml", msccl_xml::rings("Simple", 4, 2, 3), false),
+        ("all_pairs.goal.xml", msccl_xml::all_pairs("LL", 4, false), true),
+    ] {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::write(&path, file.to_xml()).unwrap();
+        let path = path.to_str().unwrap();
+        let of = |blocks| explained(&[path, "--blocks", blocks, "-b", "1M"], "blocks.goal");
+        let (merged, lists) = (of("merged"), of("lists"));
+        let bytes = |goal: &[HashMap<String, Line>]| {
+            goal.iter().flat_map(HashMap::values).map(|line| line.bytes).sum::<usize>()
         };
-        let sends = messages(true);
-        assert_eq!(sends, messages(false), "{kind} {algorithm}");
-        assert!(sends.windows(2).all(|two| two[0].0 != two[1].0), "{kind} {algorithm}: {sends:?}");
-        carry_out(&goal);
-        let explained: Value = serde_json::from_str(said.out.trim()).unwrap();
-        for (rank, told) in explained["schedule"].as_array().unwrap().iter().enumerate() {
-            let own = sends.iter().filter(|((from, ..), _)| *from == rank);
-            let bytes: usize = own.map(|(_, bytes)| bytes).sum();
-            assert_eq!(told["message_bytes"], bytes, "{kind} {algorithm}: rank {rank}");
+        assert_eq!(bytes(&merged), bytes(&lists), "{name}");
+        assert!(merged.iter().flat_map(HashMap::values).all(|line| line.cpu == 0), "{name}");
+        for list in &lists {
+            // The second send of each list is of the result: after what all lists have received.
+            let mut seconds = 0;
+            for line in list.values().filter(|line| line.is_send && !line.ends.is_empty()) {
+                let cpus: HashSet<usize> = before(list, line).map(|one| one.cpu).collect();
+                assert_eq!(cpus.len(), if crosses { 3 } else { 1 }, "{name}: {line:?}");
+                seconds += usize::from(crosses);
+            }
+            assert_eq!(seconds, if crosses { 3 } else { 0 }, "{name}");
         }
     }
 }

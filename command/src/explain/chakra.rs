@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use prost::Message as _;
 
-use super::messages::{Message, Step};
+use super::messages::Transfer;
 use crate::failure::Failure;
 
 /// The schema's version, as Chakra's own tools name it.
@@ -70,54 +70,45 @@ fn attribute(name: &str, value: Value) -> Attribute {
 ///
 /// # Errors
 /// A file that cannot be written, and numbers that Chakra has no room for.
-pub(super) fn write(prefix: &Path, call: &str, ranks: &[Vec<Step>]) -> Result<(), Failure> {
-    for (rank, steps) in ranks.iter().enumerate() {
+pub(super) fn write(prefix: &Path, call: &str, ranks: &[Vec<Transfer>]) -> Result<(), Failure> {
+    for (rank, transfers) in ranks.iter().enumerate() {
         let mut name = prefix.as_os_str().to_owned();
         name.push(format!(".{rank}.et"));
         let path = PathBuf::from(name);
-        let bytes = trace(call, rank, steps)?;
+        let bytes = trace(call, rank, transfers)?;
         std::fs::write(&path, bytes)
             .map_err(Failure::system(format!("writing {}", path.display())))?;
     }
     Ok(())
 }
 
-fn trace(call: &str, rank: usize, steps: &[Step]) -> Result<Vec<u8>, Failure> {
+fn trace(call: &str, rank: usize, transfers: &[Transfer]) -> Result<Vec<u8>, Failure> {
     let call = attribute("call", Value::Text(call.to_owned()));
     let metadata = Metadata { version: VERSION.to_owned(), attributes: vec![call] };
     let mut bytes = metadata.encode_length_delimited_to_vec();
-    let (mut next, mut before) = (0, Vec::new());
-    for step in steps {
-        let mut received = Vec::new();
-        for message in &step.received {
-            let node = node(next, RECEIVE, rank, message, &before)?;
-            bytes.extend(node.encode_length_delimited_to_vec());
-            received.push(next);
-            next += 1;
+    // The receives that each is after, also by way of sends.
+    let mut received: Vec<Vec<usize>> = Vec::with_capacity(transfers.len());
+    for (id, transfer) in transfers.iter().enumerate() {
+        let mut before = Vec::new();
+        for one in &transfer.after {
+            match transfers[*one].sends {
+                true => before.extend(&received[*one]),
+                false => before.push(*one),
+            }
         }
-        if !received.is_empty() {
-            before = received;
-        }
-        for message in &step.sent {
-            bytes
-                .extend(node(next, SEND, rank, message, &before)?.encode_length_delimited_to_vec());
-            next += 1;
-        }
+        before.sort_unstable();
+        before.dedup();
+        bytes.extend(node(id, rank, transfer, &before)?.encode_length_delimited_to_vec());
+        received.push(before);
     }
     Ok(bytes)
 }
 
-fn node(
-    id: u64,
-    kind: i32,
-    rank: usize,
-    message: &Message,
-    before: &[u64],
-) -> Result<Node, Failure> {
-    let Message { peer, bytes, tag } = *message;
-    let (verb, from, to) = match kind {
-        SEND => ("send", rank, peer),
-        _ => ("recv", peer, rank),
+fn node(id: usize, rank: usize, transfer: &Transfer, before: &[usize]) -> Result<Node, Failure> {
+    let Transfer { sends, peer, bytes, tag, .. } = *transfer;
+    let (kind, verb, from, to) = match sends {
+        true => (SEND, "send", rank, peer),
+        false => (RECEIVE, "recv", peer, rank),
     };
     let number = |what: &str, value: usize| {
         let value = i32::try_from(value).map_err(|_| {
@@ -127,10 +118,10 @@ fn node(
     };
     let size = i64::try_from(bytes).unwrap_or(i64::MAX);
     Ok(Node {
-        id,
+        id: id as u64,
         name: format!("{verb} {from} to {to} tag {tag}"),
         kind,
-        data_dependencies: before.to_vec(),
+        data_dependencies: before.iter().map(|one| *one as u64).collect(),
         attributes: vec![
             attribute("is_cpu_op", Value::Bool(false)),
             attribute("comm_size", Value::Int64(size)),

@@ -1,52 +1,32 @@
 //! A schedule as GOAL, the text of which LogGOPSim and ATLAHS make simulations (Hoefler, Siebert
 //! and Lumsdaine 2009): each rank's sends and receives, and which of them come after which.
 //!
-//! Steps of a rank are in order: what comes after a receive needs its end (`requires`), and after a
-//! send its start alone (`irequires`), since a send returns before it is received.
+//! Steps of a list are in order: what comes after a receive needs its end (`requires`), and after a
+//! send its start alone (`irequires`), since a send returns before it is received. Where a rank has
+//! several lists, each is a CPU of its own.
 
 use std::fmt::Write as _;
 
-use super::messages::{Message, Step};
+use super::messages::Transfer;
 
 /// The file's text, with the name of the call in front.
-pub(super) fn goal(call: &str, ranks: &[Vec<Step>]) -> String {
+pub(super) fn goal(call: &str, ranks: &[Vec<Transfer>]) -> String {
     let mut text = format!("// {call}\nnum_ranks {}\n", ranks.len());
-    for (rank, steps) in ranks.iter().enumerate() {
-        let mut list = List::default();
-        for step in steps {
-            list.add("recv", "from", "requires", &step.received);
-            list.add("send", "to", "irequires", &step.sent);
+    let has_lists = ranks.iter().flatten().any(|transfer| transfer.list > 0);
+    for (rank, transfers) in ranks.iter().enumerate() {
+        let _ = write!(text, "\nrank {rank} {{\n");
+        for (number, transfer) in transfers.iter().enumerate() {
+            let Transfer { sends, peer, bytes, tag, list, after } = transfer;
+            let (verb, side) = if *sends { ("send", "to") } else { ("recv", "from") };
+            let label = number + 1;
+            let cpu = if has_lists { format!(" cpu {list}") } else { String::new() };
+            let _ = writeln!(text, "l{label}: {verb} {bytes}b {side} {peer} tag {tag}{cpu}");
+            for before in after {
+                let kind = if transfers[*before].sends { "irequires" } else { "requires" };
+                let _ = writeln!(text, "l{label} {kind} l{}", before + 1);
+            }
         }
-        let _ = write!(text, "\nrank {rank} {{\n{}}}\n", list.text);
+        text.push_str("}\n");
     }
     text
-}
-
-/// One rank's sends and receives.
-#[derive(Default)]
-struct List {
-    text: String,
-    /// Labels that are given.
-    labels: usize,
-    /// What the next message comes after.
-    last: Vec<(&'static str, usize)>,
-}
-
-impl List {
-    /// Adds messages, after what comes before them; what comes next is after these.
-    fn add(&mut self, verb: &str, side: &str, after: &'static str, messages: &[Message]) {
-        let mut added = Vec::new();
-        for Message { peer, bytes, tag } in messages {
-            self.labels += 1;
-            let label = self.labels;
-            let _ = writeln!(self.text, "l{label}: {verb} {bytes}b {side} {peer} tag {tag}");
-            for (kind, before) in &self.last {
-                let _ = writeln!(self.text, "l{label} {kind} l{before}");
-            }
-            added.push((after, label));
-        }
-        if !added.is_empty() {
-            self.last = added;
-        }
-    }
 }
