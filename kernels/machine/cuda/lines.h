@@ -52,6 +52,8 @@ struct Lines {
     const uint8_t* at = view.data + uint64_t(share) * SHARE_BYTES;
     const bool is_in_line = this->is_in_line(share);
     Patience patience = {};
+    // One of them may have been elsewhere, such as at the message's header.
+    align_warp();
 #pragma unroll 1
     while (true) {
       if (is_in_line) *into = load_share(at);

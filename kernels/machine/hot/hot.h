@@ -160,7 +160,9 @@ struct UnitsOf<LANE_LL128> {
     if (left > 8) store_memory(memory + at + 8, bits.high, left - 8);
   }
   static constexpr uint32_t LOOKS = 2;
+  // By all of a warp at once, of which one may have been at the message's header.
   OXCCL_INLINE Share look(const View& view, uint32_t share) const {
+    align_warp();
     return lines().is_in_line(share) ? load_share(view.data + share * SHARE_BYTES) : Share{0, 0};
   }
   OXCCL_INLINE bool receive(Machine& machine, const View& view, uint32_t share, const Share& looked, Bits* bits) const {

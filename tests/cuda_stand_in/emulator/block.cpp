@@ -11,6 +11,7 @@
 // threads come to; memory of the block that is read before it is written (it holds a pattern at
 // first). What it does not: the order in which a GPU makes stores visible, time, and what is for
 // certain GPUs only.
+#include <algorithm>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,6 +91,7 @@ struct Block {
   bool warps();
   bool open_barrier();
   bool serve(Thread* warp);
+  void check_lines(const Thread* warp, State state);
   void pause(State state);
   bool vote(State state, bool condition);
   [[noreturn]] void stuck();
@@ -186,6 +188,7 @@ bool Block::serve(Thread* warp) {
     any |= warp[t].state == State::AT_VOTE && warp[t].vote;
   }
   // A line's flag is in its last share: stored last and loaded first, the line is whole.
+  check_lines(warp, State::STORES);
   for (uint32_t t = 0; t < WARP; ++t) {
     if (warp[t].state != State::STORES) continue;
     uint64_t* to = reinterpret_cast<uint64_t*>(warp[t].at);
@@ -195,6 +198,7 @@ bool Block::serve(Thread* warp) {
     accessed = true;
   }
   if (accessed) return true;
+  check_lines(warp, State::LOADS);
   for (uint32_t t = WARP; t-- > 0;) {
     if (warp[t].state != State::LOADS) continue;
     const uint64_t* from = reinterpret_cast<const uint64_t*>(warp[t].at);
@@ -210,6 +214,21 @@ bool Block::serve(Thread* warp) {
     warp[t].state = State::READY;
   }
   return true;
+}
+
+// Of eight threads that access a line, all do: else it is no single access, and not whole. One that
+// accesses a share of another line has a header.
+void Block::check_lines(const Thread* warp, State state) {
+  constexpr uint32_t SHARES = 8, SHARE = 16;
+  for (uint32_t first = 0; first < WARP; first += SHARES) {
+    uintptr_t lines[SHARES];
+    for (uint32_t t = 0; t < SHARES; ++t)
+      lines[t] = warp[first + t].state == state ? uintptr_t(warp[first + t].at) - t * SHARE : 0;
+    for (const uintptr_t line : lines) {
+      const auto together = std::count(lines, lines + SHARES, line);
+      if (line != 0 && together > 1 && together < SHARES) fail("threads of a line access it apart");
+    }
+  }
 }
 
 bool Block::warps() {
