@@ -10,6 +10,8 @@ mod example;
 
 #[path = "../../tests/common/msccl_xml.rs"]
 mod msccl_xml;
+#[path = "../../tests/common/mscclpp_plan.rs"]
+mod mscclpp_plan;
 
 use command_line::oxccl;
 use oxccl::plans::lower::LowerError;
@@ -347,6 +349,43 @@ fn files_of_msccls_are_proven_predicted_explained_and_run() {
             assert!(rows.len() >= 2 && right, "{}", said.out);
         }
     }
+}
+
+/// Plans of MSCCL++'s likewise.
+#[test]
+fn plans_of_mscclpps_are_proven_predicted_explained_and_run() {
+    for (name, plan, kind) in [
+        ("in_memory.json", mscclpp_plan::in_memory(4), "all_reduce"),
+        ("by_packets.json", mscclpp_plan::by_packets(8, false), "all_reduce"),
+        ("by_switch.json", mscclpp_plan::by_switch(2), "all_reduce"),
+        ("puts.json", mscclpp_plan::gather(3, false), "all_gather"),
+        ("scatter.json", mscclpp_plan::scatter(4), "reduce_scatter"),
+        ("pipeline.json", mscclpp_plan::all_to_all(3), "all_to_all"),
+    ] {
+        let path = written(name, &plan.to_string());
+        let path = path.to_str().unwrap();
+        let said = oxccl(&["verify", path]).ok();
+        assert!(said.out.contains(&format!(": {kind} over")), "{}", said.out);
+        let said = oxccl(&["sim", path, "--sizes", "1M", "--json"]).ok();
+        assert!(said.out.contains("\"algorithm\":\"custom\""), "{}", said.out);
+        let said = oxccl(&["explain", path, "--rank", "0", "--bytes", "64K"]).ok();
+        assert!(said.out.contains("# gpu 0, threadblock 0, op "), "{}", said.out);
+        let sizes = ["--minbytes", "8", "--maxbytes", "64K", "--stepfactor", "64"];
+        let rest = ["--repeats", "1", "-n", "2", "--json", "--no-probe", "--threads"];
+        let said = oxccl(&[&["bench", path][..], &sizes, &rest].concat()).ok();
+        let rows: Vec<&str> = said.out.lines().filter(|row| row.contains("\"custom\"")).collect();
+        let right = rows.iter().all(|row| row.contains("\"wrong\":0"));
+        assert!(rows.len() >= 2 && right, "{}", said.out);
+    }
+    let mut plan = mscclpp_plan::scatter(3);
+    plan["gpus"][1]["threadblocks"][2]["ops"][1] = serde_json::json!({"name": "nop"});
+    let path = written("race.json", &plan.to_string());
+    let said = oxccl(&["verify", path.to_str().unwrap()]).failed(1);
+    assert!(said.out.contains("REFUSED") && said.out.contains("nothing orders gpu 0"), "{said:?}");
+    plan["protocol"] = "LL128".into();
+    let path = written("unfit.json", &plan.to_string());
+    let said = oxccl(&["verify", path.to_str().unwrap()]).failed(2);
+    assert!(said.err.contains("unfit.json: protocol \"LL128\""), "{said:?}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use crate::algorithms::{Algorithm, Encoding};
 use crate::collective::{Kind, Order};
+use crate::msccl::plan::{PlanFault, from_plan, is_plan};
 use crate::msccl::{Blocks, MscclFault, from_xml};
 use crate::schedule::{
     FileError, FileFault, Instruction, NO_SEGMENTS, Notes, Operand, SLOTS, Schedule, ScheduleFile,
@@ -42,6 +43,14 @@ pub enum CustomError {
         path: PathBuf,
         /// Why.
         fault: MscclFault,
+    },
+    /// The file is a plan of MSCCL++'s, and cannot be represented, or is wrong.
+    #[error("{}: {fault}\n{}", .path.display(), .fault.story())]
+    Plan {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        fault: Box<PlanFault>,
     },
     /// The schedule is wrong.
     #[error("{}: {violation}\n{story}", .path.display())]
@@ -249,13 +258,13 @@ fn may_be_in_place(question: &Question) -> bool {
 }
 
 impl ScheduleFile {
-    /// Reads a file: of MSCCL's, if its name ends with `.xml`, otherwise JSON. Whether the schedule
-    /// is right is for [`CustomSchedule::prove`] to say. What a file of MSCCL's does out of place
-    /// may be right in place too.
+    /// Reads a file: of MSCCL's, if its name ends with `.xml`, otherwise JSON, which may be a plan
+    /// of MSCCL++'s. Whether the schedule is right is for [`CustomSchedule::prove`] to say. What a
+    /// file of MSCCL's or MSCCL++'s does out of place may be right in place too.
     ///
     /// # Errors
-    /// [`CustomError::File`] and [`CustomError::Msccl`] name the file and what is at fault in it:
-    /// the rank and the step, or the line.
+    /// [`CustomError::File`], [`CustomError::Msccl`] and [`CustomError::Plan`] name the file and
+    /// what is at fault in it: the rank and the step, the line, or the operation.
     pub fn read(path: &Path) -> Result<ScheduleFile, CustomError> {
         ScheduleFile::read_with(path, Blocks::default())
     }
@@ -267,11 +276,17 @@ impl ScheduleFile {
     pub fn read_with(path: &Path, blocks: Blocks) -> Result<ScheduleFile, CustomError> {
         let error = |fault| CustomError::File(FileError { path: path.to_owned(), fault });
         let text = std::fs::read_to_string(path).map_err(|fault| error(FileFault::Read(fault)))?;
-        if path.extension().is_none_or(|extension| extension != "xml") {
+        let is_xml = path.extension().is_some_and(|extension| extension == "xml");
+        let mut file = if is_xml {
+            let refused = |fault| CustomError::Msccl { path: path.to_owned(), fault };
+            from_xml(&text, blocks).map_err(refused)?
+        } else if is_plan(&text) {
+            let refused =
+                |fault| CustomError::Plan { path: path.to_owned(), fault: Box::new(fault) };
+            from_plan(&text).map_err(refused)?
+        } else {
             return ScheduleFile::from_json(&text).map_err(error);
-        }
-        let refused = |fault| CustomError::Msccl { path: path.to_owned(), fault };
-        let mut file = from_xml(&text, blocks).map_err(refused)?;
+        };
         infer_raw(&mut file.schedule);
         file.in_place = file.in_place || verify(file.schedule.clone(), file.order, true).is_ok();
         Ok(file)

@@ -102,6 +102,9 @@ fn prove_file(path: &Path, options: &VerifyOptions) -> Result<(), Failure> {
         Err(CustomError::Msccl { path, fault }) if fault.is_wrong() => {
             refuse(json, path, fault.to_string(), fault.story())
         }
+        Err(CustomError::Plan { path, fault }) if fault.is_wrong() => {
+            refuse(json, path, fault.to_string(), fault.story())
+        }
         Err(other) => Err(other.into()),
     }
 }

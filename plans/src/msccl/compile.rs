@@ -13,10 +13,10 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// Something that a rank holds.
 #[derive(Clone, Copy, Debug)]
-struct Held {
-    operand: Operand,
+pub(super) struct Held {
+    pub(super) operand: Operand,
     /// Contributions that are reduced in it.
-    contributions: usize,
+    pub(super) contributions: usize,
 }
 
 /// A list while it grows.
@@ -42,10 +42,10 @@ struct Memory {
     users: BTreeMap<usize, BTreeMap<usize, bool>>,
 }
 
-struct Compiler<'a> {
-    algorithm: &'a Algorithm,
+pub(super) struct Compiler<'a> {
+    pub(super) algorithm: &'a Algorithm,
     lists_per_rank: usize,
-    lists: Vec<List>,
+    pub(super) lists: Vec<List>,
     memories: Vec<Memory>,
     /// By the lists between which they are under way: contributions of each chunk.
     messages: HashMap<(usize, usize), VecDeque<Vec<usize>>>,
@@ -62,16 +62,9 @@ pub(super) fn compile(
     let ranks = algorithm.collective.ranks;
     let most_blocks = algorithm.ranks.iter().map(Vec::len).max().unwrap_or(1).max(1);
     let lists_per_rank = if blocks == Blocks::Lists { most_blocks } else { 1 };
-    let mut compiler = Compiler {
-        algorithm,
-        lists_per_rank,
-        lists: (0..ranks * lists_per_rank).map(|_| List::default()).collect(),
-        memories: (0..ranks).map(|_| Memory::default()).collect(),
-        messages: HashMap::new(),
-        early: HashMap::new(),
-    };
+    let mut compiler = Compiler::new(algorithm, lists_per_rank);
     // What steps of one list know of each other is their order.
-    let mut told = (lists_per_rank > 1).then(|| Told::new(algorithm));
+    let told = (lists_per_rank > 1).then(|| Told::new(algorithm));
     for rank in 0..ranks {
         let lists = &mut compiler.lists[rank * lists_per_rank..][..lists_per_rank];
         told.iter().for_each(|told| told.begin(rank, lists));
@@ -91,25 +84,7 @@ pub(super) fn compile(
             Event::Early { .. } => {}
         }
     }
-    (0..ranks).for_each(|rank| compiler.bring_home(rank));
-    for (rank, memory) in compiler.memories.iter().enumerate() {
-        let lists = &mut compiler.lists[rank * lists_per_rank..][..lists_per_rank];
-        told.iter_mut().for_each(|told| told.give_back(rank, &memory.users, lists));
-    }
-    let mut notes = Notes { name: algorithm.name.clone(), ..Notes::default() };
-    let scratch = compiler.memories.iter().map(|memory| memory.scratch).max().unwrap_or(0);
-    let (mut lists, mut first) = (Vec::new(), 0);
-    for (number, list) in compiler.lists.into_iter().enumerate() {
-        let rank = number / lists_per_rank;
-        first = if number % lists_per_rank == 0 { 0 } else { first };
-        let steps = list.notes.into_iter().map(|(step, text)| ((rank, first + step), text));
-        notes.steps.extend(steps);
-        first += list.instructions.len();
-        lists.push(list.instructions);
-    }
-    let (input, output) = algorithm.chunking();
-    let (collective, slots) = (algorithm.collective, SLOTS);
-    (Schedule { collective, input, output, scratch, slots, lists_per_rank, lists }, notes)
+    compiler.finish(told)
 }
 
 impl Algorithm {
@@ -130,7 +105,7 @@ impl Algorithm {
 
     /// Whether what has so many sources is a result: it has all contributions, of which one rank's
     /// alone are never reduced.
-    fn finishes(&self, sources: usize, contributions: usize) -> bool {
+    pub(super) fn finishes(&self, sources: usize, contributions: usize) -> bool {
         let ranks = self.collective.ranks;
         self.collective.kind.reduces() && contributions == ranks && (sources > 1 || ranks == 1)
     }
@@ -179,7 +154,7 @@ impl Memory {
 }
 
 impl List {
-    fn move_chunk(
+    pub(super) fn move_chunk(
         &mut self,
         sources: Vec<Source>,
         destinations: Vec<Operand>,
@@ -192,7 +167,7 @@ impl List {
     }
 
     /// The next message over a link, which is there behind this.
-    fn await_message(&mut self, link: Link) -> u32 {
+    pub(super) fn await_message(&mut self, link: Link) -> u32 {
         let message = *self.received.entry(link).or_default();
         if link.lane == Lane::Slots {
             self.wait(Flag::Tail(link), i64::from(message) + 1);
@@ -200,7 +175,7 @@ impl List {
         message
     }
 
-    fn close_message(&mut self, link: Link) {
+    pub(super) fn close_message(&mut self, link: Link) {
         let received = self.received.entry(link).or_default();
         *received += 1;
         let value = i64::from(*received);
@@ -208,7 +183,7 @@ impl List {
     }
 
     /// The next message over a link, whose slot is free behind this.
-    fn open_slot(&mut self, link: Link) -> (Link, u32) {
+    pub(super) fn open_slot(&mut self, link: Link) -> (Link, u32) {
         let sent = self.sent.entry(link).or_default();
         let message = *sent;
         *sent += 1;
@@ -226,7 +201,44 @@ impl List {
     }
 }
 
-impl Compiler<'_> {
+impl<'a> Compiler<'a> {
+    /// Nothing has been done yet.
+    pub(super) fn new(algorithm: &'a Algorithm, lists_per_rank: usize) -> Compiler<'a> {
+        let ranks = algorithm.collective.ranks;
+        Compiler {
+            algorithm,
+            lists_per_rank,
+            lists: (0..ranks * lists_per_rank).map(|_| List::default()).collect(),
+            memories: (0..ranks).map(|_| Memory::default()).collect(),
+            messages: HashMap::new(),
+            early: HashMap::new(),
+        }
+    }
+
+    /// All is done: the schedule, and where its steps come from.
+    pub(super) fn finish(mut self, mut told: Option<Told>) -> (Schedule, Notes) {
+        let (algorithm, lists_per_rank) = (self.algorithm, self.lists_per_rank);
+        (0..algorithm.collective.ranks).for_each(|rank| self.bring_home(rank));
+        for (rank, memory) in self.memories.iter().enumerate() {
+            let lists = &mut self.lists[rank * lists_per_rank..][..lists_per_rank];
+            told.iter_mut().for_each(|told| told.give_back(rank, &memory.users, lists));
+        }
+        let mut notes = Notes { name: algorithm.name.clone(), ..Notes::default() };
+        let scratch = self.memories.iter().map(|memory| memory.scratch).max().unwrap_or(0);
+        let (mut lists, mut first) = (Vec::new(), 0);
+        for (number, list) in self.lists.into_iter().enumerate() {
+            let rank = number / lists_per_rank;
+            first = if number % lists_per_rank == 0 { 0 } else { first };
+            let steps = list.notes.into_iter().map(|(step, text)| ((rank, first + step), text));
+            notes.steps.extend(steps);
+            first += list.instructions.len();
+            lists.push(list.instructions);
+        }
+        let (input, output) = algorithm.chunking();
+        let (collective, slots) = (algorithm.collective, SLOTS);
+        (Schedule { collective, input, output, scratch, slots, lists_per_rank, lists }, notes)
+    }
+
     /// The number of a step's list.
     fn number(&self, (rank, block, _): At) -> usize {
         rank * self.lists_per_rank + if self.lists_per_rank > 1 { block } else { 0 }
@@ -351,7 +363,7 @@ impl Compiler<'_> {
         sources
     }
 
-    fn read(&mut self, rank: usize, span: Span, part: usize) -> Held {
+    pub(super) fn read(&mut self, rank: usize, span: Span, part: usize) -> Held {
         let place = self.algorithm.cell(rank, span.buffer, span.first + part);
         if let Some(held) = self.memories[rank].held.get(&place) {
             return *held;
@@ -363,7 +375,13 @@ impl Compiler<'_> {
         }
     }
 
-    fn write(&mut self, rank: usize, span: Span, part: usize, contributions: usize) -> Operand {
+    pub(super) fn write(
+        &mut self,
+        rank: usize,
+        span: Span,
+        part: usize,
+        contributions: usize,
+    ) -> Operand {
         let place = self.algorithm.cell(rank, span.buffer, span.first + part);
         let operand = self.home(rank, place);
         self.memories[rank].held.insert(place, Held { operand, contributions });

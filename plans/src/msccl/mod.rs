@@ -16,6 +16,7 @@ mod compile;
 mod fault;
 mod order;
 mod parse;
+pub mod plan;
 mod race;
 mod tell;
 

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::str::FromStr;
 
 /// Most chunks of a buffer. The longest of public files have some hundreds.
-const CHUNKS_MAX: usize = 1 << 16;
+pub(super) const CHUNKS_MAX: usize = 1 << 16;
 
 /// A file.
 #[derive(Debug)]
@@ -599,7 +599,7 @@ fn coarsen(algorithm: &mut Algorithm) {
     }
 }
 
-fn greatest_common_divisor(a: usize, b: usize) -> usize {
+pub(super) fn greatest_common_divisor(a: usize, b: usize) -> usize {
     if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
