@@ -339,10 +339,12 @@ fn a_death_ends_the_parts_that_the_rank_is_in() {
             child("mourner", &variables)
         };
         let ranks: Vec<_> = (0..4).map(start).collect();
-        for (rank, child) in ranks.into_iter().enumerate() {
-            let end = child.wait_with_output().unwrap();
-            let told = String::from_utf8_lossy(&end.stderr);
-            assert_eq!(end.status.success(), rank != 3, "rank {rank} on {nodes}: {told}");
+        let ends: Vec<_> =
+            ranks.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
+        let told: Vec<_> = ends.iter().map(|end| String::from_utf8_lossy(&end.stderr)).collect();
+        for (rank, end) in ends.iter().enumerate() {
+            // Of all: one that fails takes others with it.
+            assert_eq!(end.status.success(), rank != 3, "rank {rank} on {nodes}: {told:#?}");
         }
     }
 }
@@ -359,6 +361,8 @@ fn mourner() {
     let (row, column) = (part(&world, rank / 2, 0), part(&world, rank % 2, 0));
     assert_eq!((sum(&row, rank), sum(&column, rank)), (4 * (rank / 2) + 1, 2 * (rank % 2) + 2));
     if rank == 3 {
+        // What it has sent arrives.
+        std::thread::sleep(Duration::from_millis(300));
         // SAFETY: it ends the process, past everything.
         unsafe { libc::_exit(9) };
     }

@@ -14,6 +14,7 @@
 
 mod compile;
 mod fault;
+mod memory;
 mod order;
 mod parse;
 pub mod plan;

@@ -5,9 +5,10 @@
 //! no part of a file.
 
 use super::fault::MscclFault;
+use super::memory::Memory;
 use super::order::Event as Done;
 use super::parse::{Algorithm, At, Buffer, Op, Span, chunks};
-use crate::verify::clock::{Clock, Event, Knowledge, View};
+use crate::verify::clock::{Clock, Knowledge};
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// A chunk of a rank's memory.
@@ -17,20 +18,6 @@ type Cell = (usize, Buffer, usize);
 type Channel = (usize, usize, usize);
 
 type Stamp = <Clock as Knowledge>::Stamp;
-
-/// When a thread block did something, and what.
-#[derive(Clone, Copy)]
-struct Access {
-    event: Event,
-    at: At,
-}
-
-#[derive(Default)]
-struct Accesses {
-    written: Option<Access>,
-    /// Since then: the last of each thread block.
-    read: Vec<Access>,
-}
 
 /// What an execution has led to so far.
 struct Execution<'a> {
@@ -45,7 +32,7 @@ struct Execution<'a> {
     sent: HashMap<Channel, VecDeque<Stamp>>,
     /// By rank: of what is done before all thread blocks.
     first: HashMap<usize, Stamp>,
-    memory: HashMap<Cell, Accesses>,
+    memory: Memory<Cell, At>,
 }
 
 /// Checks an execution: what it finds unordered is so in all of them.
@@ -67,7 +54,7 @@ pub(super) fn check(algorithm: &Algorithm, events: &[Done]) -> Result<(), MscclF
         done: HashMap::new(),
         sent: HashMap::new(),
         first: HashMap::new(),
-        memory: HashMap::new(),
+        memory: Memory::new(),
     };
     // When a message is received early, nothing is done with it yet.
     events.iter().try_for_each(|event| match *event {
@@ -106,23 +93,12 @@ impl Execution<'_> {
 
     fn touch(&mut self, at: At, cell: Cell, writes: bool) -> Result<(), MscclFault> {
         let clock = &self.clocks[self.starts[at.0] + at.1];
-        let accesses = self.memory.entry(cell).or_default();
-        let reads = accesses.read.iter().filter(|_| writes);
-        let mut before = accesses.written.iter().chain(reads);
-        if let Some(other) = before.find(|other| !clock.knows(other.event)) {
+        self.memory.touch(clock, at, cell, writes).map_err(|other| {
             let place = |at: At| self.algorithm.step(at).place;
             let (_, buffer, chunk) = cell;
-            let (one, other, buffer) = (place(other.at), place(at), buffer.letter());
-            return Err(MscclFault::Race { one, other, buffer, chunk });
-        }
-        let now = Access { event: clock.now(), at };
-        if writes {
-            *accesses = Accesses { written: Some(now), read: Vec::new() };
-        } else {
-            accesses.read.retain(|read| read.event.rank() != now.event.rank());
-            accesses.read.push(now);
-        }
-        Ok(())
+            let (one, other, buffer) = (place(other), place(at), buffer.letter());
+            MscclFault::Race { one, other, buffer, chunk }
+        })
     }
 }
 

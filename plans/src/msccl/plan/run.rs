@@ -6,29 +6,19 @@
 //! whether the plan's own signals order what this execution has ordered.
 
 use super::super::compile::{Compiler, Held};
+use super::super::memory::Memory;
 use super::super::parse::Span;
 use super::fault::{PlanFault, PlanPlace, PlanWaits};
 use super::read::{Action, Cell, Channel, Plan, Step};
 use crate::schedule::{Flag, Link, Notes, Operand, SEGMENTS, Schedule, Source};
-use crate::verify::clock::{Clock, Event, Knowledge, View};
+use crate::verify::clock::{Clock, Knowledge};
 use oxccl_format::Lane;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 type Stamp = <Clock as Knowledge>::Stamp;
 
-/// When a thread block did something, and in which of its steps.
-#[derive(Clone, Copy)]
-struct Access {
-    event: Event,
-    at: (usize, usize),
-}
-
-#[derive(Default)]
-struct Accesses {
-    written: Option<Access>,
-    /// Since then: the last of each thread block.
-    read: Vec<Access>,
-}
+/// A thread block, and which of its steps.
+type At = (usize, usize);
 
 struct Run<'a> {
     plan: &'a Plan,
@@ -45,7 +35,7 @@ struct Run<'a> {
     semaphores: Vec<Vec<VecDeque<Option<Stamp>>>>,
     /// Packets that have been written.
     packets: HashMap<Cell, Stamp>,
-    memory: HashMap<Cell, Accesses>,
+    memory: Memory<Cell, At>,
 }
 
 /// Runs a plan to its end: the schedule, and where its steps come from.
@@ -61,7 +51,7 @@ pub(super) fn run(plan: &Plan) -> Result<(Schedule, Notes), PlanFault> {
         passed: HashSet::new(),
         semaphores: plan.semaphores.iter().map(|all| all.iter().map(free).collect()).collect(),
         packets: HashMap::new(),
-        memory: HashMap::new(),
+        memory: Memory::new(),
     };
     while run.goes_on()? {}
     let waits: Vec<PlanWaits> =
@@ -169,28 +159,16 @@ impl<'a> Run<'a> {
         self.passed.remove(&block)
     }
 
-    fn touch(&mut self, at: (usize, usize), cell: Cell, writes: bool) -> Result<(), PlanFault> {
+    fn touch(&mut self, at: At, cell: Cell, writes: bool) -> Result<(), PlanFault> {
         let algorithm = &self.plan.algorithm;
         let (buffer, chunk) = algorithm.cell(cell.rank, cell.buffer, cell.chunk);
-        let accesses = self.memory.entry(Cell { buffer, chunk, ..cell }).or_default();
-        let clock = &self.clocks[at.0];
-        let reads = accesses.read.iter().filter(|_| writes);
-        let mut before = accesses.written.iter().chain(reads);
-        if let Some(other) = before.find(|other| !clock.knows(other.event)) {
-            let place =
-                |(block, step): (usize, usize)| self.plan.blocks[block].steps[step].place.clone();
-            let (one, other, gpu) = (place(other.at), place(at), cell.rank);
+        let meant = Cell { buffer, chunk, ..cell };
+        self.memory.touch(&self.clocks[at.0], at, meant, writes).map_err(|other| {
+            let place = |(block, step): At| self.plan.blocks[block].steps[step].place.clone();
+            let (one, other, gpu) = (place(other), place(at), cell.rank);
             let (buffer, chunk) = (cell.buffer.letter(), cell.chunk);
-            return Err(PlanFault::Race { one, other, gpu, buffer, chunk });
-        }
-        let now = Access { event: clock.now(), at };
-        if writes {
-            *accesses = Accesses { written: Some(now), read: Vec::new() };
-        } else {
-            accesses.read.retain(|read| read.event.rank() != now.event.rank());
-            accesses.read.push(now);
-        }
-        Ok(())
+            PlanFault::Race { one, other, gpu, buffer, chunk }
+        })
     }
 
     /// What a rank reads and writes, where that of others is a message.
