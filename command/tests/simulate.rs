@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use command_line::oxccl;
+use oxccl::plans::simulate::BANDS;
 use serde_json::Value;
 
 /// A folder of one test, removed when it goes.
@@ -78,6 +79,71 @@ fn the_table_and_comma_separated_values_say_predicted() {
     for line in lines {
         let values: Vec<_> = line.split(',').collect();
         assert_eq!((values.len(), values[predicted]), (names.len(), "true"), "{line}");
+    }
+}
+
+/// Each size has one row of NCCL besides, in all forms; published figures are near them.
+#[test]
+fn nccl_is_predicted_beside_the_catalogue() {
+    let call = ["all_reduce", "-t", "dgx-h100", "--nccl", "--sizes", "1K,1G"];
+    let found = rows(&call);
+    let of = |row: &&Value| row["algorithm"].as_str().unwrap().starts_with("nccl_");
+    let found: Vec<&Value> = found.iter().filter(of).collect();
+    // 8 H100 by NCCL: NVIDIA/dgxc-benchmarking, nccl/README.md.
+    for (row, (way, class, published)) in
+        found.iter().zip([("nccl_ring ll", "short", 16.94), ("nccl_nvls simple", "long", 4029.4)])
+    {
+        let [algorithm, protocol] = ["algorithm", "encoding"].map(|key| row[key].as_str().unwrap());
+        assert_eq!(format!("{algorithm} {protocol}"), way, "{row}");
+        assert_eq!((&row["error_class"], &row["chosen"]), (&class.into(), &false.into()), "{row}");
+        let off = row["time_us"].as_f64().unwrap() / published - 1.0;
+        let within = row["error_percent"].as_f64().unwrap() / 100.0;
+        assert!(off.abs() <= within, "{row}");
+    }
+    assert_eq!(found.len(), 2);
+    let table = oxccl(&[&["sim"], &call[..], &["--best", "1"]].concat()).ok().out;
+    assert!(table.contains("  NCCL ring/ll ") && table.contains("  NCCL nvls/simple "), "{table}");
+    assert!(table.contains("# error: 80 % of published measurements"), "{table}");
+    let values = oxccl(&[&["sim"], &call[..], &["--csv"]].concat()).ok().out;
+    let lines: Vec<&str> = values.lines().collect();
+    let columns = |line: &str| line.split(',').count();
+    assert!(lines.iter().all(|line| columns(line) == columns(lines[0])), "{values}");
+    assert_eq!(values.matches(",nccl_ring,ll,").count(), 1, "{values}");
+    // Where nothing is known, that is said.
+    let said = oxccl(&["sim", "all_reduce", "-t", "host", "-g", "2", "--nccl"]).failed(2);
+    assert!(said.err.contains("is not known of the devices of host"), "{}", said.err);
+    let host = oxccl(&["sim", "all_reduce", "-t", "host", "-g", "2", "--sizes", "1K"]).ok().out;
+    assert!(host.contains("# error: ? has not been measured"), "{host}");
+}
+
+#[test]
+fn what_disturbs_calls_is_said_and_follows_its_seed() {
+    let folder = Folder::new("disturbed");
+    let file = folder.path("spine.toml");
+    let preset = oxccl(&["topo", "dgx-h100 x 4", "--toml"]).ok().out;
+    let spine = "[fabric.spine]\nlink = \"ib\"\nnodes_per_leaf = 2\nuplinks = 4\n\n[[parts]]";
+    fs::write(&file, preset.replacen("[[parts]]", spine, 1)).unwrap();
+    let call = ["all_to_all", "-t", &file, "--sizes", "64M", "--algorithm", "direct"];
+    let time = |more: &[&str]| {
+        rows(&[&call[..], &["--encoding", "slots"], more].concat())[0]["time_us"].as_f64().unwrap()
+    };
+    let plain = time(&[]);
+    assert!(time(&["--ecmp"]) > 1.05 * plain && time(&["--load", "50"]) > 1.5 * plain);
+    assert_eq!(time(&["--ecmp", "--seed", "7"]), time(&["--ecmp", "--seed", "7"]));
+    let noisy = ["--noise", "20", "--seed", "2"];
+    assert!(time(&noisy) > plain && time(&noisy) == time(&noisy));
+    let said = oxccl(&[&["sim"], &call[..], &["--ecmp", "--load", "30"], &noisy].concat()).ok();
+    let told = "others take 30 % of the fabric, flows collide (ECMP), steps take 20 % longer on \
+                average, seed 2";
+    assert!(said.out.contains(told), "{}", said.out);
+    for (more, told) in [
+        (&["-t", "dgx-h100 x 2", "--ecmp"][..], "has no spine, so that flows cannot collide"),
+        (&["--load", "20"], "all ranks are on one node of dgx-h100"),
+        (&["--load", "100"], "100 is not in 0..100"),
+        (&["--noise", "much"], "is no number from 0 to 1000"),
+    ] {
+        let said = oxccl(&[&["sim", "all_reduce"], more].concat()).failed(2);
+        assert!(said.err.contains(told), "{more:?}: {}", said.err);
     }
 }
 
@@ -415,6 +481,12 @@ fn the_documented_predictions_are_those_of_the_simulator() {
         let row = format!(", {name}, 4 GiB | {found:.1} | {published:.0} |");
         assert!(text.contains(&row), "{row}");
         assert!((found / published - 1.0).abs() < 0.1, "{found} {published}");
+    }
+    for band in BANDS {
+        let row = format!("| {} | within {} % |", band.rows, band.percent);
+        let class = format!("| {} | ", band.class.in_words());
+        let found = text.lines().find(|line| line.starts_with(&class));
+        assert!(found.is_some_and(|line| line.contains(&row)), "{class} … {row}");
     }
     let switch = ["--algorithm", "two_shot_push", "--in-network"];
     let switched = predicted("all_reduce", "dgx-h100", "8G", &switch);

@@ -30,6 +30,7 @@ pub mod hot;
 pub mod length;
 pub mod lower;
 pub mod msccl;
+mod random;
 pub mod schedule;
 pub mod simulate;
 pub mod synth;

@@ -13,6 +13,7 @@ use oxccl::plans::tune::{self, Limits, Question};
 use oxccl::{Collective, Config, CustomSchedule, DataType, Kind, OpKind, Order, Pin};
 
 use super::candidate::Candidate;
+use super::chance::Chance;
 use super::report::{Form, Shown};
 use crate::bench::{Case, Shape, Step, progression};
 use crate::failure::Failure;
@@ -98,10 +99,16 @@ pub(crate) struct SimOptions {
     /// GPUs can with nvls.)
     #[arg(long)]
     in_network: bool,
+    /// Predicts besides what NCCL takes, by the fastest of its algorithms, with costs of kernels
+    /// that are fitted on published measurements.
+    #[arg(long)]
+    nccl: bool,
     /// Whether one node stands for all where ranks are alike: auto means from more than 1,024 ranks
     /// on.
     #[arg(long, value_enum, default_value = "auto")]
     fold: FoldChoice,
+    #[command(flatten)]
+    chance: Chance,
 
     /// Shows all algorithms at each size.
     #[arg(long, conflicts_with = "best")]
@@ -153,7 +160,10 @@ pub(super) struct Study {
     config: Config,
     tile: Option<usize>,
     pub(super) in_network: bool,
+    /// Whether NCCL is predicted besides.
+    pub(super) nccl: bool,
     fold: Fold,
+    pub(super) chance: Chance,
 }
 
 fn subject(text: &str) -> Result<Subject<Kind>, String> {
@@ -192,7 +202,9 @@ impl SimOptions {
             channels: None,
             tile: None,
             in_network: false,
+            nccl: false,
             fold: FoldChoice::Auto,
+            chance: Chance::default(),
             all: true,
             best: 1,
             csv: None,
@@ -231,6 +243,13 @@ impl SimOptions {
         let (kind, root) = (collective.kind, collective.root);
         let case = Case { kind, data_type: self.datatype, op: self.op, root };
         self.check(kind)?;
+        if self.nccl && network.nccl_costs().is_none() {
+            return Err(Failure::Usage(format!(
+                "--nccl: what NCCL's kernels take is not known of the devices of {}; a topology's \
+                 file says it as devices.KIND.nccl, which oxccl topo dgx-h100 --toml shows",
+                topology.name
+            )));
+        }
         let entries = self.entries(&collective, &network, custom.is_some())?;
         let entries = entries.into_iter().map(Candidate::Entry);
         if let (true, None) = (self.links || self.trace.is_some(), &custom)
@@ -253,13 +272,16 @@ impl SimOptions {
             },
             tile: self.tile.map(|size| size.0),
             in_network: self.in_network,
+            nccl: self.nccl,
             fold: match self.fold {
+                _ if self.chance.differs() => Fold::Never,
                 FoldChoice::Auto => Fold::Auto,
                 FoldChoice::Never => Fold::Never,
                 FoldChoice::Always => Fold::Always,
             },
+            chance: self.chance.clone(),
+            network: self.chance.disturb(&topology, network)?,
             topology,
-            network,
         })
     }
 
@@ -423,7 +445,9 @@ impl Study {
             config: self.config.clone(),
             tile: self.tile,
             in_network: self.in_network,
+            nccl: false,
             fold: Fold::Never,
+            chance: Chance::default(),
         }
     }
 
@@ -460,6 +484,7 @@ impl Study {
             tile_bytes: self.tile.unwrap_or(tile_bytes),
             in_network: self.in_network,
             fold: self.fold,
+            noise: self.chance.noise(),
             ..Options::default()
         }
     }

@@ -4,6 +4,7 @@
 mod args;
 mod call;
 mod candidate;
+mod chance;
 mod figure;
 mod page;
 mod plays;

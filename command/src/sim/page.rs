@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use super::args::Study;
 use super::plays;
-use super::sweep::Sweep;
+use super::report::NCCL;
+use super::sweep::{Point, Sweep};
 use crate::failure::Failure;
 
 /// At each size so many of the fastest are plotted at first.
@@ -40,18 +41,25 @@ pub(super) fn page(study: &Study, sweep: &Sweep) -> Result<String, Failure> {
 }
 
 fn series(study: &Study, sweep: &Sweep) -> Vec<Value> {
+    let points = |of: &mut dyn Iterator<Item = &Point>| -> Vec<Value> {
+        let point = |point: &Point| {
+            let error = point.band.map(|band| band.percent);
+            json!([point.row.bytes, point.row.time_us, point.row.busbw_gbps, error])
+        };
+        of.map(point).collect()
+    };
+    let nccl = study.nccl.then(|| {
+        let found = &mut sweep.nccl.iter().flatten().map(|(_, point)| point);
+        json!({"name": NCCL, "encoding": "slots", "shown": true, "points": points(found)})
+    });
     let best: HashSet<usize> = (0..study.sizes.len())
         .flat_map(|size| sweep.ranking(size).into_iter().take(BEST))
         .collect();
     let columns = study.candidates.iter().zip(&sweep.columns).enumerate();
     columns
-        .filter_map(|(at, (candidate, points))| {
+        .filter_map(|(at, (candidate, found))| {
             let shown = candidate.is_custom() || best.contains(&at);
-            let points: Vec<Value> = points
-                .as_ref()?
-                .iter()
-                .map(|point| json!([point.row.bytes, point.row.time_us, point.row.busbw_gbps]))
-                .collect();
+            let points = points(&mut found.as_ref()?.iter());
             Some(json!({
                 "name": candidate.name(),
                 "encoding": candidate.encoding(),
@@ -59,6 +67,7 @@ fn series(study: &Study, sweep: &Sweep) -> Vec<Value> {
                 "points": points,
             }))
         })
+        .chain(nccl)
         .collect()
 }
 

@@ -3,6 +3,8 @@
 
 use serde::Serialize;
 
+use oxccl::plans::simulate::{Band, Class, NcclWay, Whose};
+
 use super::args::Study;
 use super::sweep::{Point, Sweep};
 use crate::bench::{CSV_COLUMNS, Row, csv_line, digits};
@@ -25,6 +27,9 @@ struct Predicted<'a> {
     tile_bytes: usize,
     /// Whether the runtime would choose it.
     chosen: bool,
+    /// Four fifths of what has been measured of the class are within so many percent.
+    error_percent: Option<u32>,
+    error_class: Option<Class>,
 }
 
 /// How results are printed: what comes before them, those of each size as soon as they are there,
@@ -44,7 +49,10 @@ impl Form {
     pub(super) fn head(self, study: &Study, sweep: &Sweep) -> String {
         match self {
             Form::Table(_) => table_head(study, sweep),
-            Form::Csv => format!("{},predicted,topology,tile_bytes\n", CSV_COLUMNS.join(",")),
+            Form::Csv => {
+                let columns = "predicted,topology,tile_bytes,error_percent";
+                format!("{},{columns}\n", CSV_COLUMNS.join(","))
+            }
             Form::Json => String::new(),
         }
     }
@@ -58,17 +66,20 @@ impl Form {
                 .enumerate()
                 .filter_map(move |(at, column)| Some((at, column.as_ref()?.get(size)?)))
         };
+        let nccl = |print: &dyn Fn(NcclWay, &Point) -> String| {
+            let found = sweep.nccl[size].as_ref();
+            found.map_or(String::new(), |(way, point)| print(*way, point))
+        };
         match self {
             Form::Table(shown) => table_rows(study, sweep, size, shown),
-            Form::Csv => points()
-                .map(|(_, point)| {
-                    let (row, name) = (csv_line(&point.row), &study.topology.name);
-                    format!("{row},true,{name},{}\n", point.tile_bytes)
-                })
-                .collect(),
+            Form::Csv => {
+                let own: String = points().map(|(_, point)| csv_row(study, point, None)).collect();
+                own + &nccl(&|way, point| csv_row(study, point, Some(way)))
+            }
             Form::Json => {
                 let chosen = study.choice(study.sizes[size]);
-                points().map(|(at, point)| json(study, point, chosen == Some(at)) + "\n").collect()
+                let own = points().map(|(at, point)| json(study, point, chosen == Some(at), None));
+                own.collect::<String>() + &nccl(&|way, point| json(study, point, false, Some(way)))
             }
         }
     }
@@ -95,7 +106,28 @@ pub(super) fn csv(study: &Study, sweep: &Sweep) -> String {
     Form::Csv.head(study, sweep) + &rows.collect::<String>()
 }
 
-fn json(study: &Study, point: &Point, chosen: bool) -> String {
+fn csv_row(study: &Study, point: &Point, way: Option<NcclWay>) -> String {
+    let line = csv_line(&point.row);
+    let mut values: Vec<&str> = line.split(',').collect();
+    let [algorithm, protocol] = way.map(nccl_names).unwrap_or_default();
+    for (column, value) in [("algorithm", &algorithm), ("encoding", &protocol)] {
+        if let (true, Some(at)) =
+            (way.is_some(), CSV_COLUMNS.iter().position(|name| *name == column))
+        {
+            values[at] = value;
+        }
+    }
+    let error = point.band.map_or("N/A".to_owned(), |band| band.percent.to_string());
+    let (row, name) = (values.join(","), &study.topology.name);
+    format!("{row},true,{name},{},{error}\n", point.tile_bytes)
+}
+
+/// What stands for algorithm and encoding.
+fn nccl_names(way: NcclWay) -> [String; 2] {
+    [format!("nccl_{}", way.algorithm.name()), way.protocol.name().to_owned()]
+}
+
+fn json(study: &Study, point: &Point, chosen: bool, way: Option<NcclWay>) -> String {
     let predicted = Predicted {
         row: &point.row,
         predicted: true,
@@ -105,8 +137,15 @@ fn json(study: &Study, point: &Point, chosen: bool) -> String {
         utilisation: point.links.first().map(|link| link.utilisation),
         tile_bytes: point.tile_bytes,
         chosen,
+        error_percent: point.band.map(|band| band.percent),
+        error_class: point.band.map(|band| band.class),
     };
-    speak::json(&predicted)
+    let Some(way) = way else { return speak::json(&predicted) + "\n" };
+    let mut named = serde_json::to_value(&predicted).unwrap_or_default();
+    let [algorithm, protocol] = nccl_names(way);
+    named["algorithm"] = algorithm.into();
+    named["encoding"] = protocol.into();
+    speak::json(&named) + "\n"
 }
 
 fn table_head(study: &Study, sweep: &Sweep) -> String {
@@ -114,12 +153,13 @@ fn table_head(study: &Study, sweep: &Sweep) -> String {
     header(study)
         + &left_out(&sweep.left_out)
         + &format!(
-            "#\n#{:>6} {:<width$} {:>8} {:>9} {:>7} {:>7} {:>7} busiest link\n\
-             #{:>6} {:<width$} {:>8} {:>9} {:>7} {:>7}\n",
+            "#\n#{:>6} {:<width$} {:>8} {:>9} {:>5} {:>7} {:>7} {:>7} busiest\n\
+             #{:>6} {:<width$} {:>8} {:>9} {:>5} {:>7} {:>7}\n",
             "size",
             "  algorithm",
             "channels",
             "time",
+            "error",
             "algbw",
             "busbw",
             "slower",
@@ -127,6 +167,7 @@ fn table_head(study: &Study, sweep: &Sweep) -> String {
             "",
             "x tile",
             "(us)",
+            "(%)",
             "(GB/s)",
             "(GB/s)"
         )
@@ -135,7 +176,9 @@ fn table_head(study: &Study, sweep: &Sweep) -> String {
 /// Of the column with names.
 fn width(study: &Study) -> usize {
     let named = study.candidates.iter().map(|candidate| candidate.name().chars().count());
-    2 + named.max().unwrap_or(0).max("algorithm".len())
+    // The longest of NCCL's.
+    let nccl = if study.nccl { NCCL.len() + " nvls_tree/simple".len() } else { 0 };
+    2 + named.max().unwrap_or(0).max("algorithm".len()).max(nccl)
 }
 
 /// The best at a size, with what else there is to know of them.
@@ -151,8 +194,15 @@ fn table_rows(study: &Study, sweep: &Sweep, size: usize, shown: Shown) -> String
         let name = format!("{mark} {}", study.candidates[at].name());
         text += &format!(" {bytes:>6} {name:<width$} {}\n", figures(point, best));
     }
+    if let Some((way, point)) = &sweep.nccl[size] {
+        let name = format!("  {NCCL} {way}");
+        text += &format!(" {:>6} {name:<width$} {}\n", "", figures(point, best));
+    }
     text
 }
+
+/// What a row of NCCL begins with.
+pub(super) const NCCL: &str = "NCCL";
 
 /// How many are shown at each size.
 #[derive(Clone, Copy, Debug)]
@@ -188,14 +238,15 @@ pub(super) fn shown_ever(study: &Study, sweep: &Sweep, shown: Shown) -> Vec<usiz
 
 fn figures(point: &Point, best: Option<f64>) -> String {
     let time = point.row.time_us;
-    let slower = best.filter(|best| *best > 0.0 && time > *best).map_or(String::new(), |best| {
+    let slower = best.filter(|best| *best > 0.0 && time != *best).map_or(String::new(), |best| {
         let percent = (time / best - 1.0) * 100.0;
         if percent < 1000.0 { format!("{percent:.1} %") } else { format!("{:.0} x", time / best) }
     });
     let figures = format!(
-        "{:>8} {:>9} {:>7} {:>7} {slower:>7} {}",
+        "{:>8} {:>9} {:>5} {:>7} {:>7} {slower:>7} {}",
         format!("{}x{}", point.row.channels, Size(point.tile_bytes)),
         digits(time, 9),
+        point.band.map_or("?".to_owned(), |band| format!("±{}", band.percent)),
         digits(point.row.algbw_gbps, 7),
         digits(point.row.busbw_gbps, 7),
         point.links.first().map_or(String::new(), |link| {
@@ -259,6 +310,31 @@ pub(super) fn links(study: &Study, sweep: &Sweep) -> String {
     text
 }
 
+/// What the column of errors says.
+fn errors(study: &Study) -> String {
+    let classes = [Whose::Own, Whose::Nccl].into_iter().filter(|whose| match whose {
+        Whose::Own => true,
+        Whose::Nccl => study.nccl,
+    });
+    let bytes = || study.sizes.iter().map(|bytes| *bytes as u64);
+    let mut bands: Vec<Band> = classes
+        .flat_map(|whose| bytes().map(move |bytes| (whose, bytes)))
+        .filter_map(|(whose, bytes)| Class::of(whose, &study.network, bytes)?.band())
+        .collect();
+    bands.sort_by_key(|band| band.class as usize);
+    bands.dedup();
+    if bands.is_empty() {
+        return "error: ? has not been measured".to_owned();
+    }
+    let said = |band: &Band| format!("±{} of {}", band.percent, band.rows);
+    let bands: Vec<String> = bands.iter().map(said).collect();
+    format!(
+        "error: 80 % of published measurements that nothing was fitted on are within ({}); ? has \
+         not been measured",
+        bands.join(", ")
+    )
+}
+
 fn header(study: &Study) -> String {
     let network = &study.network;
     let switches = if study.in_network { ", switches reduce" } else { "" };
@@ -276,11 +352,13 @@ fn header(study: &Study) -> String {
         Size(limits.plain_slot_bytes(network.nodes())),
         Size(limits.ll_slot_bytes),
     );
+    let chance = study.chance.in_words().map_or(String::new(), |said| wrapped(&said));
     format!(
-        "# oxccl {} sim: PREDICTED times of {}, nothing was run\n{}{}",
+        "# oxccl {} sim: PREDICTED times of {}, nothing was run\n{}{}{chance}{}",
         env!("CARGO_PKG_VERSION"),
         study.case.kind,
         wrapped(&about),
         wrapped(&limits),
+        wrapped(&errors(study)),
     )
 }

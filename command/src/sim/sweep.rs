@@ -2,9 +2,11 @@
 
 use std::time::Instant;
 
+use oxccl::plans::algorithms::{Algorithm, Encoding};
 use oxccl::plans::schedule::Layout;
 use oxccl::plans::simulate::{
-    LinkUse, Options, Prediction, SimulationError, Statement, Subject, simulate,
+    Band, Class, LinkUse, NcclCall, NcclWay, Prediction, SimulationError, Statement, Subject,
+    Whose, nccl, simulate,
 };
 
 use super::args::Study;
@@ -17,6 +19,8 @@ pub(super) struct Sweep {
     /// Candidate by candidate, as in the study, and size by size; nothing where one cannot be
     /// simulated.
     pub(super) columns: Vec<Option<Vec<Point>>>,
+    /// What NCCL takes, size by size, where that is asked for and it has the collective.
+    pub(super) nccl: Vec<Option<(NcclWay, Point)>>,
     /// Those that cannot be simulated, and why.
     pub(super) left_out: Vec<(String, String)>,
     pub(super) statement: String,
@@ -30,6 +34,8 @@ pub(super) struct Point {
     pub(super) tile_bytes: usize,
     /// What links carry, the busiest first.
     pub(super) links: Vec<LinkUse>,
+    /// How far predictions of its class are off, where that has been measured.
+    pub(super) band: Option<Band>,
 }
 
 impl Sweep {
@@ -40,6 +46,7 @@ impl Sweep {
     pub(super) fn new(study: &Study) -> Result<(Sweep, Vec<Option<Subject<'_>>>), Failure> {
         let mut sweep = Sweep {
             columns: study.candidates.iter().map(|_| Some(Vec::new())).collect(),
+            nccl: Vec::new(),
             left_out: Vec::new(),
             statement: String::new(),
             seconds: 0.0,
@@ -80,6 +87,7 @@ impl Sweep {
                 }
             }
         }
+        self.nccl.push(if study.nccl { by_nccl(study, study.sizes[size])? } else { None });
         self.seconds += start.elapsed().as_secs_f64();
         Ok(())
     }
@@ -146,8 +154,26 @@ pub(super) fn predicted(
     let layout = layout(study, subject, bytes)?;
     let options = study.options(candidate, bytes);
     let prediction = simulate(subject, &layout, &study.network, &options)?;
-    let point = point(study, candidate, bytes, &options, &prediction);
+    let (algorithm, encoding) = (candidate.algorithm(), candidate.encoding());
+    let how = (algorithm, encoding, Whose::Own);
+    let point = point(study, how, bytes, (options.channels, options.tile_bytes), &prediction);
     Ok((point, prediction.statement))
+}
+
+/// What NCCL takes.
+fn by_nccl(study: &Study, bytes: usize) -> Result<Option<(NcclWay, Point)>, Failure> {
+    let call = NcclCall {
+        collective: study.collective,
+        count: study.shape(bytes).count,
+        element_bytes: study.case.data_type.len_bytes(),
+        noise: study.chance.noise(),
+    };
+    let Some((way, prediction)) = nccl(&call, &study.network, |_| true)? else { return Ok(None) };
+    // Its own names are printed.
+    let how = (Algorithm::Custom, Encoding::Slots, Whose::Nccl);
+    let channels = study.network.nccl_costs().map_or(1, |costs| costs.channels);
+    let point = point(study, how, bytes, (channels, way.tile_bytes()), &prediction);
+    Ok(Some((way, point)))
 }
 
 pub(super) fn layout(
@@ -163,9 +189,9 @@ pub(super) fn layout(
 
 fn point(
     study: &Study,
-    candidate: &Candidate,
+    (algorithm, encoding, whose): (Algorithm, Encoding, Whose),
     bytes: usize,
-    options: &Options,
+    (channels, tile_bytes): (usize, usize),
     prediction: &Prediction,
 ) -> Point {
     let (case, shape) = (&study.case, study.shape(bytes));
@@ -181,9 +207,9 @@ fn point(
         nodes: study.network.nodes(),
         bytes,
         count: shape.count,
-        algorithm: candidate.algorithm(),
-        encoding: candidate.encoding(),
-        channels: options.channels,
+        algorithm,
+        encoding,
+        channels,
         in_place: false,
         time_us: rounded(time_us),
         min_us: rounded(time_us),
@@ -200,7 +226,8 @@ fn point(
         against_us: None,
         predicted_us: None,
     };
-    Point { row, tile_bytes: options.tile_bytes, links: prediction.links.clone() }
+    let band = Class::of(whose, &study.network, bytes as u64).and_then(Class::band);
+    Point { row, tile_bytes, links: prediction.links.clone(), band }
 }
 
 /// How ranks were simulated; candidates may differ.

@@ -7,6 +7,7 @@
 //! nobody can run and somebody is parked, the schedule deadlocks.
 
 use super::SimulationError;
+use super::noise::{Delays, Noise};
 use super::program::{Access, Compiled, Counts, Step};
 use super::servers::{Servers, Time, from_ns};
 use super::trace::{NO_EVENT, Recorder};
@@ -36,6 +37,8 @@ pub(super) struct Machine<'a> {
     pub(super) marks: Vec<Time>,
     pub(super) events: u64,
     pub(super) recorder: Option<Recorder>,
+    /// Of each process; none where nothing is left to chance.
+    delays: Vec<Delays>,
 }
 
 /// A counter while it is raised and awaited.
@@ -84,6 +87,7 @@ impl<'a> Machine<'a> {
         network: &'a Network,
         rounds: u64,
         recorder: Option<Recorder>,
+        noise: Option<Noise>,
     ) -> Machine<'a> {
         let (lists, bundles) = (compiled.programs.len(), compiled.bundles.len());
         let rank_of = |list: usize| list / compiled.lists_per_rank;
@@ -104,7 +108,12 @@ impl<'a> Machine<'a> {
                 last_event: NO_EVENT,
             }
         };
-        let processes: Vec<Process> = (0..lists * bundles).map(process).collect();
+        let mut processes: Vec<Process> = (0..lists * bundles).map(process).collect();
+        let delays = |noise: Noise| (0..processes.len()).map(|at| noise.delays(at)).collect();
+        let mut delays: Vec<Delays> = noise.map_or(Vec::new(), delays);
+        for (process, delays) in processes.iter_mut().zip(&mut delays) {
+            process.time += delays.of(process.time);
+        }
         let none = Signal { value: 0, arrival: 0, event: NO_EVENT };
         let raised = Raised { first: none, later: VecDeque::new(), waiter: NOBODY };
         Machine {
@@ -119,6 +128,7 @@ impl<'a> Machine<'a> {
             marks: vec![0; rounds as usize],
             events: 0,
             recorder,
+            delays,
             compiled,
         }
     }
@@ -232,9 +242,10 @@ impl<'a> Machine<'a> {
             (process.acknowledgement, earliest) = (0, 0);
         }
         process.time += instruction;
-        let latency = compiled.ways[way as usize].latency;
-        let arrival = (process.time + latency).max(earliest).max(posted);
-        let cause = process.last_event;
+        let time = process.time;
+        let latency = self.with_noise(at, compiled.ways[way as usize].latency);
+        let arrival = (time + latency).max(earliest).max(posted);
+        let cause = self.processes[at].last_event;
         let event = self.record(at, start, cause, 0);
         self.raise(at, counter, Signal { value: number, arrival, event });
         Went::On
@@ -292,12 +303,18 @@ impl<'a> Machine<'a> {
 
     /// What a wait or a signal costs: on a GPU nothing behind another one, as threads of a block
     /// take them at once.
-    fn instruction(&self, at: usize, is_alike: impl Fn(&Step) -> bool) -> Time {
+    fn instruction(&mut self, at: usize, is_alike: impl Fn(&Step) -> bool) -> Time {
         let (device, process) = (self.device(at), &self.processes[at]);
         let (steps, _) = &self.compiled.programs[process.list as usize];
         let before = (process.step as usize).checked_sub(1).and_then(|before| steps.get(before));
         let joins = device.processor == Processor::Gpu && before.is_some_and(is_alike);
-        if joins { 0 } else { from_ns(device.instruction_ns) }
+        let duration = if joins { 0 } else { from_ns(device.instruction_ns) };
+        self.with_noise(at, duration)
+    }
+
+    /// How long something takes that would take so long.
+    pub(super) fn with_noise(&mut self, at: usize, duration: Time) -> Time {
+        duration + self.delays.get_mut(at).map_or(0, |delays| delays.of(duration))
     }
 
     pub(super) fn record(&mut self, at: usize, start: Time, cause: u32, bytes: u64) -> u32 {

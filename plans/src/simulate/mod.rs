@@ -32,6 +32,7 @@
 //! Where a message takes many rounds, they are simulated until the time of a round no longer
 //! changes, and the rest is extrapolated ([`Prediction::simulated_rounds`]).
 
+mod band;
 mod beside;
 mod bundle;
 mod compile;
@@ -39,6 +40,8 @@ mod error;
 mod fold;
 mod machine;
 mod messages;
+mod nccl;
+mod noise;
 mod path;
 mod program;
 mod servers;
@@ -49,7 +52,10 @@ mod tests;
 mod trace;
 mod transfer;
 
+pub use band::{BANDS, Band, Class, LONG_BYTES, SHORT_BYTES, Whose};
 pub use error::SimulationError;
+pub use nccl::{NcclAlgorithm, NcclCall, NcclWay, Protocol, nccl};
+pub use noise::Noise;
 pub use path::{CriticalPath, Segment};
 pub use subject::Subject;
 pub use trace::{Event, Occupation, Trace};
@@ -82,6 +88,8 @@ pub struct Options {
     pub trace: bool,
     /// Whether GPUs carry out what they can by kernels of one schedule ([`crate::hot`]).
     pub hot_kernels: bool,
+    /// Steps that take longer by chance. Then all ranks and rounds are simulated.
+    pub noise: Option<Noise>,
 }
 
 /// Whether one node stands for all.
@@ -110,6 +118,7 @@ impl Default for Options {
             extrapolate: true,
             trace: false,
             hot_kernels: true,
+            noise: None,
         }
     }
 }

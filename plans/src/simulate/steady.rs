@@ -22,11 +22,14 @@ pub(super) fn run(
     options: &Options,
 ) -> Result<Prediction, SimulationError> {
     let all = compiled.rounds.count;
-    let extrapolates = options.extrapolate && !options.trace && are_rounds_alike(compiled);
+    let extrapolates = options.extrapolate
+        && !options.trace
+        && options.noise.is_none()
+        && are_rounds_alike(compiled);
     let mut rounds = if extrapolates { all.min(FIRST) } else { all };
     loop {
         let recorder = options.trace.then(Recorder::default);
-        let mut machine = Machine::new(compiled, network, rounds, recorder);
+        let mut machine = Machine::new(compiled, network, rounds, recorder, options.noise);
         let end = machine.run()?;
         let a_round = if rounds == all { Some(0.0) } else { steady_round(&machine.marks) };
         let Some(a_round) = a_round else {

@@ -42,6 +42,7 @@ impl Machine<'_> {
         }
         let bytes = self.len_bytes(at, length);
         let (start, finish) = self.move_bytes(at, sources, destinations, (bytes, beside));
+        let finish = start + self.with_noise(at, finish - start);
         let process = &mut self.processes[at];
         process.time = finish;
         let event = self.record(at, start, cause, bytes.total);
@@ -171,7 +172,7 @@ impl Machine<'_> {
             let way = &self.compiled.ways[to.way as usize];
             if !way.posted {
                 let value = self.base(at, to.counter, true) + to.number();
-                let arrival = finish + way.latency;
+                let arrival = finish + self.with_noise(at, way.latency);
                 self.raise(at, to.counter, Signal { value, arrival, event });
             }
         }
@@ -206,7 +207,8 @@ impl Machine<'_> {
             };
             let wire = bytes.on(to.kind);
             let crossed = self.cross(&way.links[begin.min(end)..end], wire, now);
-            let arrival = crossed.max(self.cross(&[way.to_memory], wire, now)) + way.latency;
+            let there = crossed.max(self.cross(&[way.to_memory], wire, now));
+            let arrival = there + self.with_noise(at, way.latency);
             if to.kind.sends_flags() {
                 let value = self.base(at, to.counter, true) + to.number();
                 self.raise(at, to.counter, Signal { value, arrival, event });

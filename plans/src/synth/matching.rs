@@ -13,9 +13,9 @@
 //! and others, 2024) packs spanning trees. What is added here: links that several ways share, a
 //! rule that a chunk enters a node once, and ways that are left out since they are slow.
 
-use super::random::Random;
 use super::trees::Trees;
 use super::ways::{Load, Time, Ways};
+use crate::random::Random;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 

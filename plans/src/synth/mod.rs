@@ -16,7 +16,6 @@
 
 mod error;
 mod matching;
-mod random;
 mod recipe;
 mod script;
 mod search;

@@ -2,11 +2,11 @@
 
 use super::Goal;
 use super::matching::Matching;
-use super::random::Random;
 use super::script::{Reach, Script};
 use super::trees::{Line, Shape, Trees};
 use super::ways::Ways;
 use crate::collective::Kind;
+use crate::random::Random;
 use crate::schedule::{Lane, Schedule};
 
 /// Most chunks of all ranks.

@@ -1,10 +1,10 @@
 //! The search: a list of recipes, and then changes of the best.
 
-use super::random::Random;
 use super::recipe::{Larder, Recipe};
 use super::{Goal, SynthError};
 use crate::collective::Order;
 use crate::custom::CustomSchedule;
+use crate::random::Random;
 use crate::schedule::{Notes, ScheduleFile};
 
 /// So many of the best are changed.

@@ -27,6 +27,7 @@ pub use placement::Placement;
 use preset::reduce_efficiency;
 pub use preset::{PRESETS, preset};
 
+use crate::schedule::MAX_CHANNELS;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -90,6 +91,9 @@ pub struct DeviceKind {
     /// those.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hot: Option<HotCosts>,
+    /// What NCCL's kernels take on it ([`crate::simulate::nccl()`]), where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nccl: Option<NcclCosts>,
 }
 
 /// As the fields of these names in [`DeviceKind`].
@@ -106,7 +110,54 @@ pub struct HotCosts {
     pub operand_ns: f64,
 }
 
+/// What NCCL's kernels take, by protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NcclCosts {
+    /// Channels of a long call.
+    pub channels: usize,
+    /// Messages of 4 bytes of data and 4 of flag.
+    pub ll: ProtocolCosts,
+    /// Messages of 120 bytes of data and 8 of flag.
+    pub ll128: ProtocolCosts,
+    /// Messages that are announced by a counter.
+    pub simple: ProtocolCosts,
+    /// A switch that reduces and multicasts.
+    pub nvls: ProtocolCosts,
+    /// Sends and receives that are announced by a counter.
+    pub p2p: ProtocolCosts,
+}
+
+/// What NCCL's kernels take in one protocol.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProtocolCosts {
+    /// From the call to its end, besides steps.
+    pub launch_ns: f64,
+    /// A step, besides links and data.
+    pub step_ns: f64,
+    /// A message to another node besides: in place of the fabric's `message_ns`.
+    pub message_ns: f64,
+    /// What moves while others wait, until the pipeline is full: of long calls.
+    pub fill_bytes: f64,
+}
+
 impl DeviceKind {
+    /// The same, where NCCL's kernels run; releases wait for acknowledgements or not.
+    pub(crate) fn with_protocol(&self, costs: &ProtocolCosts, acknowledged: bool) -> DeviceKind {
+        let (launch_ns, move_ns) = (costs.launch_ns, costs.step_ns);
+        let processor = if acknowledged { self.processor } else { Processor::Cpu };
+        DeviceKind {
+            processor,
+            launch_ns,
+            instruction_ns: 0.0,
+            move_ns,
+            operand_ns: 0.0,
+            hot: None,
+            ..self.clone()
+        }
+    }
+
     /// The same, where kernels of one schedule run.
     pub(crate) fn with_hot_costs(&self) -> DeviceKind {
         let Some(HotCosts { launch_ns, instruction_ns, move_ns, operand_ns }) = self.hot else {
@@ -272,6 +323,27 @@ impl Topology {
                 positive_or_zero(&key("hot.instruction_ns"), hot.instruction_ns)?;
                 positive_or_zero(&key("hot.move_ns"), hot.move_ns)?;
                 positive_or_zero(&key("hot.operand_ns"), hot.operand_ns)?;
+            }
+            if let Some(NcclCosts { channels, ll, ll128, simple, nvls, p2p }) = &kind.nccl {
+                if !(1..=MAX_CHANNELS).contains(channels) {
+                    let remedy = format!("choose 1 to {MAX_CHANNELS}");
+                    let problem = format!("is {channels}");
+                    return Err(TopologyError::wrong(key("nccl.channels"), problem, remedy));
+                }
+                let protocols = [
+                    ("ll", ll),
+                    ("ll128", ll128),
+                    ("simple", simple),
+                    ("nvls", nvls),
+                    ("p2p", p2p),
+                ];
+                for (protocol, costs) in protocols {
+                    let key = |field: &str| key(&format!("nccl.{protocol}.{field}"));
+                    positive_or_zero(&key("launch_ns"), costs.launch_ns)?;
+                    positive_or_zero(&key("step_ns"), costs.step_ns)?;
+                    positive_or_zero(&key("message_ns"), costs.message_ns)?;
+                    positive_or_zero(&key("fill_bytes"), costs.fill_bytes)?;
+                }
             }
             positive(&key("channel_gbps"), kind.channel_gbps)?;
             positive(&key("reduce_gbps"), kind.reduce_gbps)?;

@@ -10,7 +10,7 @@
 //! NVLink carries, and what joins processors.
 
 use super::draft::Draft;
-use super::preset::{a100, h100, hdr, upi};
+use super::preset::{a100, b200, h100, hdr, upi};
 use super::{DeviceKind, LinkKind, Role, Topology, TopologyError};
 use roxmltree::{Document, Node};
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ impl Figures {
             80 => (a100(2039.0), 3, 25.0),
             86 => (a100(768.0), 3, 14.0625),
             90 => (h100(3350.0), 4, 25.0),
-            100 | 103 => (h100(8000.0), 5, 50.0),
+            100 | 103 => (b200(), 5, 50.0),
             _ => return None,
         };
         Some(Figures { kind, generation, link_gbps })

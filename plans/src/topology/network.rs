@@ -8,7 +8,8 @@
 //! of the pods is a rotation of the numbers.
 
 use super::graph::{Graph, WayOut};
-use super::{DeviceKind, Fabric, Role, Topology, TopologyError};
+use super::{DeviceKind, Fabric, NcclCosts, ProtocolCosts, Role, Topology, TopologyError};
+use crate::random::Random;
 
 /// A directed link's number.
 pub type LinkId = u32;
@@ -64,6 +65,10 @@ struct Pod {
     nodes: usize,
     /// Both directions for each leaf switch; none where the fabric blocks nobody.
     uplinks: Vec<LinkView>,
+    /// Links of each leaf switch's that are told apart: one where what leaves it is spread evenly.
+    width: usize,
+    /// Seed of the choice among them.
+    seed: u64,
     /// Whether each adapter of a node has a leaf switch of its own.
     rails: bool,
     /// From leaf to leaf, over the spine.
@@ -169,6 +174,11 @@ impl Network {
         self.nodes() == 1 && self.ranks() > 1 && self.route(0, self.ranks() - 1).switch.is_some()
     }
 
+    /// Whether a switch of each node reduces and multicasts for its ranks.
+    pub fn node_reduces(&self) -> bool {
+        self.per_node > 1 && self.route(0, self.per_node - 1).switch.is_some()
+    }
+
     /// Nodes that share leaf switches.
     pub fn nodes_per_pod(&self) -> usize {
         self.pod.nodes
@@ -202,10 +212,65 @@ impl Network {
         }
     }
 
+    /// The same where what two adapters exchange stays on one of a leaf switch's links to the
+    /// spine, and on one from it, as the hash of an equal-cost multi-path (ECMP) falls, instead of
+    /// being spread over all. `uplinks` is how many each has.
+    pub fn with_collisions(&self, uplinks: usize, seed: u64) -> Network {
+        let mut network = self.clone();
+        let each = |link: &LinkView| {
+            let (name, kind) = link.name.rsplit_once(' ').unwrap_or((&link.name, ""));
+            let (name, gbps) = (name.to_owned(), link.gbps / uplinks as f64);
+            let kind = kind.to_owned();
+            (0..uplinks).map(move |at| LinkView { name: format!("{name}.{at} {kind}"), gbps })
+        };
+        let pairs = self.pod.uplinks.chunks(2);
+        // Both directions of each.
+        network.pod.uplinks = pairs
+            .flat_map(|pair| each(&pair[0]).zip(each(&pair[1])))
+            .flat_map(|(up, down)| [up, down])
+            .collect();
+        (network.pod.width, network.pod.seed) = (uplinks, seed);
+        network
+    }
+
+    /// The same where others take this part of what the fabric's links carry.
+    pub fn with_load(&self, part: f64) -> Network {
+        let mut network = self.clone();
+        let fabric = |link: &&mut LinkView| link.name.contains("fabric");
+        let adapters = network.links.iter_mut().filter(fabric);
+        adapters.chain(&mut network.pod.uplinks).for_each(|link| link.gbps *= 1.0 - part);
+        network
+    }
+
     /// The same where kernels of one schedule run.
     pub(crate) fn with_hot_costs(&self) -> Network {
         let devices = self.devices.iter().map(DeviceKind::with_hot_costs).collect();
         Network { devices, ..self.clone() }
+    }
+
+    /// The same where NCCL's kernels run, with messages of which so much is data. Where that is
+    /// less than all of them the rest are flags, and no release waits for acknowledgements.
+    pub(crate) fn with_protocol(
+        &self,
+        costs: impl Fn(&NcclCosts) -> ProtocolCosts,
+        data: f64,
+    ) -> Option<Network> {
+        let costs_of = |device: &DeviceKind| device.nccl.as_ref().map(&costs);
+        let message_ns = costs_of(self.devices.first()?)?.message_ns;
+        let devices: Option<Vec<DeviceKind>> = self
+            .devices
+            .iter()
+            .map(|device| Some(device.with_protocol(&costs_of(device)?, data == 1.0)))
+            .collect();
+        let mut network = Network { devices: devices?, message_ns, ..self.clone() };
+        let links = network.links[..self.first_memory as usize].iter_mut();
+        links.chain(&mut network.pod.uplinks).for_each(|link| link.gbps *= data);
+        Some(network)
+    }
+
+    /// What is known of NCCL on the first rank's device.
+    pub fn nccl_costs(&self) -> Option<&NcclCosts> {
+        self.devices.first()?.nccl.as_ref()
     }
 
     /// The device under a rank.
@@ -247,7 +312,11 @@ impl Network {
         let mut links = shifted(&from.out, from_node);
         let mut latency_ns = from.out.latency_ns + to.back.latency_ns + self.message_ns;
         let mut switch = (links.len(), SPINE - 1 - leaves.0);
-        if let Some((up, down)) = self.over_spine(leaves) {
+        let flow = (
+            self.first_link(from_node) + from.nic as u32,
+            self.first_link(to_node) + to.nic as u32,
+        );
+        if let Some((up, down)) = self.over_spine(leaves, flow) {
             links.push(up);
             switch = (links.len(), SPINE);
             links.push(down);
@@ -265,26 +334,32 @@ impl Network {
 
     /// The leaf switch of a node's adapter; all that is in between where the fabric blocks nobody.
     fn leaf(&self, node: usize, nic: usize) -> usize {
-        let leaves = self.pod.uplinks.len() / 2;
+        let leaves = self.pod.leaves();
         if leaves == 0 { 0 } else { node / self.pod.nodes * leaves + self.pod.leaf(nic) }
     }
 
     /// The links from a leaf switch to the spine and from there to another.
-    fn over_spine(&self, (from, to): (usize, usize)) -> Option<(LinkId, LinkId)> {
-        let leaves = self.pod.uplinks.len() / 2;
-        let first = |leaf: usize| {
+    fn over_spine(
+        &self,
+        (from, to): (usize, usize),
+        flow: (LinkId, LinkId),
+    ) -> Option<(LinkId, LinkId)> {
+        let (leaves, width) = (self.pod.leaves(), self.pod.width);
+        let first = |leaf: usize, way: u64| {
             let pod = (leaf / leaves) as u32;
             let nodes = (self.pod.nodes * self.links.len()) as u32;
-            pod * self.links_per_pod() + nodes + 2 * (leaf % leaves) as u32
+            let choice = leaf % leaves * width + self.pod.choice(flow, way);
+            pod * self.links_per_pod() + nodes + 2 * choice as u32
         };
-        (from != to).then(|| (first(from), first(to) + 1))
+        (from != to).then(|| (first(from, 0), first(to, 1) + 1))
     }
 }
 
 impl Pod {
     fn new(topology: &Topology, fabric: Option<&Fabric>) -> Pod {
         let Some(spine) = fabric.and_then(|fabric| fabric.spine.as_ref()) else {
-            return Pod { nodes: 1, uplinks: Vec::new(), rails: false, latency_ns: 0.0 };
+            let (uplinks, latency_ns) = (Vec::new(), 0.0);
+            return Pod { nodes: 1, uplinks, width: 1, seed: 0, rails: false, latency_ns };
         };
         let adapters = topology.parts.iter().filter(|part| part.role == Role::Nic).count();
         let kind = &topology.links[&spine.link];
@@ -301,9 +376,25 @@ impl Pod {
         Pod {
             nodes: spine.nodes_per_leaf,
             uplinks: (0..leaves).flat_map(both).collect(),
+            width: 1,
+            seed: 0,
             rails: spine.rails,
             latency_ns: 2.0 * kind.latency_ns,
         }
+    }
+
+    /// Leaf switches.
+    fn leaves(&self) -> usize {
+        self.uplinks.len() / 2 / self.width
+    }
+
+    /// Which of a leaf switch's links what two adapters exchange takes: up, and down.
+    fn choice(&self, (from, to): (LinkId, LinkId), way: u64) -> usize {
+        if self.width == 1 {
+            return 0;
+        }
+        let flow = u64::from(from) << 32 | u64::from(to);
+        Random::new(self.seed ^ flow.wrapping_mul(2).wrapping_add(way)).below(self.width)
     }
 
     /// The leaf switch of an adapter, within the pod.

@@ -19,13 +19,17 @@
 //! these machines. Both matter for small messages, not for large ones.
 
 use super::draft::Draft;
-use super::{DeviceKind, HotCosts, LinkKind, Processor, Role, Topology, TopologyError};
+use super::{
+    DeviceKind, HotCosts, LinkKind, NcclCosts, Processor, ProtocolCosts, Role, Topology,
+    TopologyError,
+};
 
 /// The presets' names and what they are.
-pub const PRESETS: [(&str, &str); 7] = [
+pub const PRESETS: [(&str, &str); 8] = [
     ("dgx-a100", "8 A100 80GB, 12 NVLink 3 each to NVSwitch, 8 HDR adapters"),
     ("dgx-h100", "8 H100, 18 NVLink 4 each to NVSwitch, 8 NDR adapters"),
     ("dgx-h200", "8 H200, 18 NVLink 4 each to NVSwitch, 8 NDR adapters"),
+    ("dgx-b200", "8 B200, 18 NVLink 5 each to NVSwitch, 8 NDR adapters"),
     ("gb200-nvl72", "72 Blackwell GPUs, 18 NVLink 5 each to NVSwitch, 72 NDR adapters"),
     ("pcie-box", "2 sockets with 4 A100 PCIe each behind two PCIe 4 switches a socket"),
     ("ethernet-pair", "2 hosts, one rank each, with 25 Gb/s Ethernet"),
@@ -52,6 +56,7 @@ pub fn preset(name: &str) -> Result<Topology, TopologyError> {
         "dgx-a100" => dgx("dgx-a100", a100(2039.0), (3, nvlink(300.0)), hdr(), pcie(31.5)),
         "dgx-h100" => dgx("dgx-h100", h100(3350.0), (4, nvlink(450.0)), ndr(), pcie(63.0)),
         "dgx-h200" => dgx("dgx-h200", h100(4800.0), (4, nvlink(450.0)), ndr(), pcie(63.0)),
+        "dgx-b200" => dgx("dgx-b200", b200(), (5, nvlink(900.0)), ndr(), pcie(63.0)),
         "gb200-nvl72" => nvl72(),
         "pcie-box" => pcie_box(),
         "ethernet-pair" => ethernet_pair(),
@@ -106,6 +111,39 @@ impl InstructionCosts {
     }
 }
 
+/// A protocol of NCCL: launch, step and message in nanoseconds, fill in bytes.
+const fn protocol(launch: f64, step: f64, message: f64, fill: f64) -> ProtocolCosts {
+    ProtocolCosts { launch_ns: launch, step_ns: step, message_ns: message, fill_bytes: fill }
+}
+
+/// What NCCL's kernels take, fitted on those published measurements that `plans/tests/published`
+/// says are (`fit` in `plans/tests/published.rs`): the mean error of series is 9 %, on A100 15 %.
+/// Steps that cost nothing are within what their messages take of links.
+const NCCL_H100: NcclCosts = NcclCosts {
+    channels: 24,
+    ll: protocol(5400.0, 70.0, 2900.0, 0.0),
+    ll128: protocol(6000.0, 500.0, 2000.0, 0.0),
+    simple: protocol(5700.0, 1960.0, 6000.0, 4.1e6),
+    nvls: protocol(11_400.0, 4000.0, 25_000.0, 33.6e6),
+    p2p: protocol(9400.0, 0.0, 6000.0, 130e3),
+};
+const NCCL_B200: NcclCosts = NcclCosts {
+    channels: 32,
+    ll: protocol(7700.0, 370.0, 1000.0, 0.0),
+    ll128: protocol(15_700.0, 600.0, 2000.0, 0.0),
+    simple: protocol(10_800.0, 380.0, 6000.0, 7.1e6),
+    nvls: protocol(16_500.0, 5280.0, 10_000.0, 56e6),
+    p2p: protocol(12_100.0, 0.0, 6000.0, 270e3),
+};
+const NCCL_A100: NcclCosts = NcclCosts {
+    channels: 24,
+    ll: protocol(9800.0, 220.0, 2150.0, 0.0),
+    ll128: protocol(17_600.0, 900.0, 770.0, 0.0),
+    simple: protocol(25_000.0, 10_000.0, 6000.0, 11.2e6),
+    nvls: protocol(16_000.0, 4000.0, 10_000.0, 28e6),
+    p2p: protocol(11_300.0, 160.0, 25_000.0, 7.8e6),
+};
+
 /// A launch out of a graph, or out of a stream that is fed, before the kernel begins.
 const LAUNCH_NS: f64 = 1800.0;
 
@@ -124,6 +162,7 @@ pub(super) fn a100(memory_gbps: f64) -> DeviceKind {
         reduce_gbps: 361.0,
         memory_gbps,
         hot: Some(HOT_COSTS.hot(slower)),
+        nccl: Some(NCCL_A100),
     }
 }
 
@@ -139,8 +178,14 @@ pub(super) fn h100(memory_gbps: f64) -> DeviceKind {
         channel_gbps: 68.0,
         reduce_gbps: 898.0,
         hot: Some(HOT_COSTS.hot(1.0)),
+        nccl: Some(NCCL_H100),
         ..a100(memory_gbps)
     }
+}
+
+/// B200: 148 multiprocessors, of which no more is known here than of an H100's.
+pub(super) fn b200() -> DeviceKind {
+    DeviceKind { nccl: Some(NCCL_B200), ..h100(8000.0) }
 }
 
 /// A core of a server: bandwidths of one thread beyond its caches, as measured for this project's
@@ -156,6 +201,7 @@ fn core() -> DeviceKind {
         reduce_gbps: 40.0,
         memory_gbps: 40.0,
         hot: None,
+        nccl: None,
     }
 }
 
@@ -235,7 +281,7 @@ fn dgx(
 /// sheet).
 fn nvl72() -> Topology {
     let mut draft = Draft::new("gb200-nvl72");
-    draft.device_kind("gpu", h100(8000.0));
+    draft.device_kind("gpu", b200());
     draft.link_kind("nvlink", nvlink(900.0)).link_kind("pcie", pcie(63.0)).link_kind("ib", ndr());
     draft.nvswitch(5);
     for gpu in 0..72 {

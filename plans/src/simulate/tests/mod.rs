@@ -1,6 +1,7 @@
 //! Calls of the catalogue on presets, by what is asked of them.
 
 mod bounds;
+mod chance;
 mod links;
 mod lowering;
 mod published;

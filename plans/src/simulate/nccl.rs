@@ -1,0 +1,313 @@
+//! What NCCL takes for a call: its algorithms, by the schedules of the catalogue that move data as
+//! they do, with the costs of its kernels.
+//!
+//! Which of its algorithms and protocols NCCL chooses is not predicted: the fastest counts. Its
+//! kernels' costs are the device's ([`NcclCosts`]), fitted on published measurements, which
+//! `plans/tests/published.rs` holds against what is predicted.
+
+use super::{Fold, Noise, Options, Prediction, SimulationError, Subject, simulate};
+use crate::algorithms::{Algorithm, Encoding, Entry, Inner, Outer, find};
+use crate::collective::{Collective, Kind, Order};
+use crate::schedule::{Layout, SLOTS};
+use crate::topology::{NcclCosts, Network, Placement, ProtocolCosts};
+use serde::Serialize;
+use std::fmt;
+
+/// What NCCL moves at once on a channel.
+const TILE_BYTES: usize = 512 << 10;
+const LL_TILE_BYTES: usize = 16 << 10;
+
+/// Sends and receives of up to so many bytes are made by LL (`NCCL_P2P_LL_THRESHOLD`).
+const P2P_LL_BYTES: usize = 16 << 10;
+
+/// Of a call's bytes, so many fill the pipeline at most.
+const FILL: f64 = 0.8;
+
+/// An algorithm of NCCL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NcclAlgorithm {
+    /// Rings; a chain where there is a root.
+    Ring,
+    /// Two binary trees.
+    Tree,
+    /// NVLink SHARP.
+    Nvls,
+    /// NVLink SHARP in nodes, trees between them.
+    NvlsTree,
+    /// Sends and receives.
+    P2p,
+}
+
+impl NcclAlgorithm {
+    /// All of them.
+    pub const ALL: [NcclAlgorithm; 5] = [
+        NcclAlgorithm::Ring,
+        NcclAlgorithm::Tree,
+        NcclAlgorithm::Nvls,
+        NcclAlgorithm::NvlsTree,
+        NcclAlgorithm::P2p,
+    ];
+
+    /// The name in snake case.
+    pub fn name(self) -> &'static str {
+        match self {
+            NcclAlgorithm::Ring => "ring",
+            NcclAlgorithm::Tree => "tree",
+            NcclAlgorithm::Nvls => "nvls",
+            NcclAlgorithm::NvlsTree => "nvls_tree",
+            NcclAlgorithm::P2p => "p2p",
+        }
+    }
+}
+
+/// How NCCL's messages are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Protocol {
+    /// 4 bytes of data and 4 of flag.
+    Ll,
+    /// 120 bytes of data and 8 of flag.
+    Ll128,
+    /// By a counter.
+    Simple,
+}
+
+impl Protocol {
+    const ALL: [Protocol; 3] = [Protocol::Ll, Protocol::Ll128, Protocol::Simple];
+
+    /// The name in snake case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Protocol::Ll => "ll",
+            Protocol::Ll128 => "ll128",
+            Protocol::Simple => "simple",
+        }
+    }
+
+    fn encoding(self) -> Encoding {
+        match self {
+            Protocol::Ll => Encoding::Ll,
+            Protocol::Ll128 => Encoding::Ll128,
+            Protocol::Simple => Encoding::Slots,
+        }
+    }
+
+    /// Calls that are longer are not faster by it.
+    fn most_bytes(self) -> usize {
+        match self {
+            Protocol::Ll => 16 << 20,
+            Protocol::Ll128 => 1 << 30,
+            Protocol::Simple => usize::MAX,
+        }
+    }
+
+    /// The part of its messages that is data.
+    fn data(self) -> f64 {
+        match self {
+            Protocol::Ll => 0.5,
+            Protocol::Ll128 => 120.0 / 128.0,
+            Protocol::Simple => 1.0,
+        }
+    }
+}
+
+/// One of NCCL's ways to carry a call out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct NcclWay {
+    /// The algorithm.
+    pub algorithm: NcclAlgorithm,
+    /// The protocol.
+    pub protocol: Protocol,
+}
+
+impl NcclWay {
+    fn costs(self) -> impl Fn(&NcclCosts) -> ProtocolCosts {
+        move |costs| match (self.algorithm, self.protocol) {
+            (NcclAlgorithm::Nvls | NcclAlgorithm::NvlsTree, _) => costs.nvls,
+            (NcclAlgorithm::P2p, Protocol::Simple) => costs.p2p,
+            (_, Protocol::Ll) => costs.ll,
+            (_, Protocol::Ll128) => costs.ll128,
+            (_, Protocol::Simple) => costs.simple,
+        }
+    }
+}
+
+impl NcclWay {
+    /// What a channel moves at once.
+    pub fn tile_bytes(self) -> usize {
+        match self.protocol {
+            Protocol::Simple => TILE_BYTES,
+            Protocol::Ll | Protocol::Ll128 => LL_TILE_BYTES,
+        }
+    }
+}
+
+impl fmt::Display for NcclWay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.algorithm.name(), self.protocol.name())
+    }
+}
+
+/// A call of `count` elements, as [`Layout::even`] counts them.
+#[derive(Clone, Copy, Debug)]
+pub struct NcclCall {
+    /// The collective.
+    pub collective: Collective,
+    /// Elements: of a rank's part where each has one, otherwise in all.
+    pub count: usize,
+    /// Size of an element.
+    pub element_bytes: usize,
+    /// Steps that take longer by chance.
+    pub noise: Option<Noise>,
+}
+
+impl NcclCall {
+    /// Of how many parts, of `count` elements each, the call is.
+    fn parts(&self) -> usize {
+        match self.collective.kind {
+            Kind::AllReduce | Kind::Broadcast | Kind::Reduce | Kind::SendRecv => 1,
+            _ => self.collective.ranks,
+        }
+    }
+
+    /// The call's size, as nccl-tests counts it.
+    fn bytes(&self) -> usize {
+        self.count * self.parts() * self.element_bytes
+    }
+
+    /// What one rank sends another in a collective of sends and receives.
+    fn message_bytes(&self) -> usize {
+        self.count * self.element_bytes
+    }
+}
+
+/// What NCCL takes for a call by the fastest of the ways that `wanted` lets through; nothing where
+/// there is none, or where nothing is known of the devices.
+///
+/// # Errors
+/// A call that cannot be simulated.
+pub fn nccl(
+    call: &NcclCall,
+    network: &Network,
+    wanted: impl Fn(NcclWay) -> bool,
+) -> Result<Option<(NcclWay, Prediction)>, SimulationError> {
+    let mut fastest: Option<(NcclWay, Prediction)> = None;
+    for (algorithm, schedules) in algorithms(call.collective.kind, network) {
+        for protocol in Protocol::ALL {
+            let way = NcclWay { algorithm, protocol };
+            if !wanted(way) {
+                continue;
+            }
+            for schedule in &schedules {
+                let Some(prediction) = predicted(call, network, way, *schedule)? else { continue };
+                let time_ns = prediction.time_ns;
+                if fastest.as_ref().is_none_or(|(_, other)| time_ns < other.time_ns) {
+                    fastest = Some((way, prediction));
+                }
+            }
+        }
+    }
+    Ok(fastest)
+}
+
+/// NCCL's algorithms for a kind, with the schedules that move data as they do.
+fn algorithms(kind: Kind, network: &Network) -> Vec<(NcclAlgorithm, Vec<Algorithm>)> {
+    use NcclAlgorithm::{Nvls, NvlsTree, P2p, Ring, Tree};
+    let rails = Algorithm::Hierarchical(Inner::Ring, Outer::Rails);
+    let by_switch = [Outer::Ring, Outer::Doubling, Outer::Direct];
+    let by_switch = by_switch.map(|outer| Algorithm::Hierarchical(Inner::Direct, outer)).to_vec();
+    let trees =
+        [Inner::Direct, Inner::Ring].map(|inner| Algorithm::Hierarchical(inner, Outer::Tree));
+    let mut all = match kind {
+        // Its trees are chains inside of a node: no faster there than rings.
+        Kind::AllReduce => vec![(Ring, vec![Algorithm::Ring, rails]), (Tree, trees.to_vec())],
+        Kind::AllGather | Kind::ReduceScatter => vec![(Ring, vec![Algorithm::Ring, rails])],
+        Kind::Broadcast | Kind::Reduce => vec![(Ring, vec![Algorithm::Chain])],
+        Kind::Barrier => Vec::new(),
+        _ => vec![(P2p, vec![Algorithm::Direct, Algorithm::Pairwise])],
+    };
+    if kind == Kind::AllReduce && network.node_reduces() && network.per_node() > 2 {
+        all.push(match network.nodes() {
+            1 => (Nvls, vec![Algorithm::Nvls]),
+            _ => (NvlsTree, by_switch),
+        });
+    }
+    all
+}
+
+/// What a call takes by one schedule, if there is one for these ranks.
+fn predicted(
+    call: &NcclCall,
+    network: &Network,
+    way: NcclWay,
+    algorithm: Algorithm,
+) -> Result<Option<Prediction>, SimulationError> {
+    let in_network = matches!(way.algorithm, NcclAlgorithm::Nvls | NcclAlgorithm::NvlsTree);
+    let of_message = match way.algorithm {
+        NcclAlgorithm::P2p if call.message_bytes() <= P2P_LL_BYTES => Protocol::Ll,
+        NcclAlgorithm::P2p | NcclAlgorithm::Nvls | NcclAlgorithm::NvlsTree => Protocol::Simple,
+        NcclAlgorithm::Ring | NcclAlgorithm::Tree if call.bytes() <= way.protocol.most_bytes() => {
+            way.protocol
+        }
+        NcclAlgorithm::Ring | NcclAlgorithm::Tree => Protocol::Simple,
+    };
+    if of_message != way.protocol {
+        return Ok(None);
+    }
+    let (collective, several) = (call.collective, network.nodes() > 1);
+    let encoding = match way.protocol {
+        _ if in_network => Encoding::Windows,
+        protocol => protocol.encoding(),
+    };
+    // Messages between nodes have no flags here: their links carry as much less instead.
+    let flagless = encoding.has_flags() && several;
+    let entry = find(collective.kind, algorithm, if flagless { Encoding::Slots } else { encoding });
+    let (Some(entry), Some(network)) = (
+        entry,
+        network.with_protocol(way.costs(), if flagless { way.protocol.data() } else { 1.0 }),
+    ) else {
+        return Ok(None);
+    };
+    simulated(call, &network, way, entry)
+}
+
+fn simulated(
+    call: &NcclCall,
+    network: &Network,
+    way: NcclWay,
+    entry: &Entry,
+) -> Result<Option<Prediction>, SimulationError> {
+    let collective = call.collective;
+    let placement = Placement::uniform(network.per_node().min(collective.ranks));
+    let subject = match Subject::entry(entry, collective, placement, Order::Any, SLOTS) {
+        Ok(subject) => subject,
+        Err(SimulationError::Unavailable(_)) => return Ok(None),
+        Err(other) => return Err(other),
+    };
+    let Some(costs) = network.nccl_costs() else { return Ok(None) };
+    let options = Options {
+        element_bytes: call.element_bytes,
+        channels: costs.channels,
+        tile_bytes: way.tile_bytes(),
+        in_network: entry.encoding == Encoding::Windows,
+        hot_kernels: false,
+        // Nodes are alike, and only times are asked for.
+        fold: if call.noise.is_some() { Fold::Never } else { Fold::Always },
+        noise: call.noise,
+        ..Options::default()
+    };
+    let bytes = call.bytes() as f64;
+    let fill = way.costs()(costs).fill_bytes.min(bytes * FILL);
+    let count = call.count + (call.count as f64 * fill / bytes.max(1.0)) as usize;
+    let align = (64 / call.element_bytes).max(1);
+    let (input, output) = subject.chunking();
+    let layout = Layout::even(&collective, input, output, count, align)?;
+    match simulate(&subject, &layout, network, &options) {
+        Ok(prediction) => Ok(Some(prediction)),
+        Err(SimulationError::WindowAcross { .. } | SimulationError::TooManyLists { .. }) => {
+            Ok(None)
+        }
+        Err(other) => Err(other),
+    }
+}

@@ -1,0 +1,353 @@
+//! Predictions beside published measurements, class by class (`published/figures.toml`).
+#![allow(clippy::unwrap_used)]
+
+use oxccl_plans::algorithms::catalogue;
+use oxccl_plans::collective::{Collective, Kind, Order};
+use oxccl_plans::schedule::{Layout, SLOTS};
+use oxccl_plans::simulate::{
+    BANDS, Band, Class, NcclAlgorithm, NcclCall, NcclWay, Options, Protocol, SimulationError,
+    Subject, Whose, nccl, simulate,
+};
+use oxccl_plans::topology::{NcclCosts, Network, Placement, Topology, preset};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+const FIGURES: &str = include_str!("published/figures.toml");
+
+#[derive(Deserialize)]
+struct Figures {
+    run: Vec<Run>,
+}
+
+/// Measurements of one call at several sizes.
+#[derive(Clone, Debug, Deserialize)]
+struct Run {
+    role: Role,
+    like: Like,
+    machine: String,
+    nodes: usize,
+    ranks: usize,
+    op: String,
+    /// The algorithm that was asked of NCCL.
+    way: Option<String>,
+    library: String,
+    source: String,
+    /// Bytes and microseconds.
+    rows: Vec<(u64, f64)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+enum Role {
+    #[serde(rename = "fitted")]
+    Fitted,
+    #[serde(rename = "held out")]
+    HeldOut,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+enum Like {
+    #[serde(rename = "nccl")]
+    Nccl,
+    #[serde(rename = "peer kernels")]
+    PeerKernels,
+}
+
+/// One row beside what is predicted.
+struct Point {
+    bytes: u64,
+    measured_us: f64,
+    predicted_us: f64,
+    how: String,
+}
+
+impl Point {
+    /// Above 1: slower than predicted.
+    fn ratio(&self) -> f64 {
+        self.measured_us / self.predicted_us
+    }
+}
+
+fn runs() -> Vec<Run> {
+    let figures: Figures = toml::from_str(FIGURES).unwrap();
+    figures.run
+}
+
+fn network(run: &Run, topology: &Topology) -> Network {
+    let mut topology = topology.clone();
+    topology.nodes = run.nodes;
+    Network::new(&topology, run.ranks, Some(run.ranks.div_ceil(run.nodes))).unwrap()
+}
+
+fn collective(run: &Run) -> Collective {
+    let kind: Kind = run.op.parse().unwrap();
+    match kind {
+        Kind::SendRecv => Collective::send_recv(run.ranks, 0, 1),
+        kind if kind.is_rooted() => Collective::rooted(kind, run.ranks, 0),
+        kind => Collective::new(kind, run.ranks),
+    }
+}
+
+/// Elements of a rank's part, or of all.
+fn count(collective: &Collective, bytes: u64) -> usize {
+    let whole = matches!(
+        collective.kind,
+        Kind::AllReduce | Kind::Broadcast | Kind::Reduce | Kind::SendRecv
+    );
+    let parts = if whole { 1 } else { collective.ranks };
+    (bytes as usize / 4 / parts).max(1)
+}
+
+fn predict(run: &Run, network: &Network) -> Vec<Point> {
+    let collective = collective(run);
+    let predicted = |&(bytes, measured_us): &(u64, f64)| {
+        let count = count(&collective, bytes);
+        let (predicted_us, how) = match run.like {
+            Like::Nccl => {
+                let call = NcclCall { collective, count, element_bytes: 4, noise: None };
+                let wanted = |name: &str| run.way.as_deref().is_none_or(|way| way == name);
+                let found = nccl(&call, network, |way| wanted(way.algorithm.name())).unwrap();
+                let (way, prediction) = found.unwrap_or_else(|| panic!("{run:?}"));
+                (prediction.time_ns / 1e3, way.to_string())
+            }
+            Like::PeerKernels => ours(&collective, count, network),
+        };
+        Point { bytes, measured_us, predicted_us, how }
+    };
+    run.rows.iter().map(predicted).collect()
+}
+
+/// The fastest of the catalogue.
+fn ours(collective: &Collective, count: usize, network: &Network) -> (f64, String) {
+    let entries = catalogue().filter(|entry| entry.kind == collective.kind);
+    let timed = entries.filter_map(|entry| {
+        let placement = Placement::uniform(network.per_node());
+        let subject = Subject::entry(entry, *collective, placement, Order::Any, SLOTS).ok()?;
+        let (input, output) = subject.chunking();
+        let layout = Layout::even(collective, input, output, count, 16).unwrap();
+        let tile_bytes = if entry.encoding.has_flags() { 4 << 10 } else { 64 << 10 };
+        let channels = (count * 4).div_ceil(tile_bytes).clamp(1, 8);
+        let options = Options { channels, tile_bytes, ..Options::default() };
+        match simulate(&subject, &layout, network, &options) {
+            Ok(prediction) => {
+                Some((prediction.time_ns / 1e3, format!("{}/{}", entry.algorithm, entry.encoding)))
+            }
+            Err(SimulationError::Unavailable(_) | SimulationError::WindowAcross { .. }) => None,
+            Err(other) => panic!("{entry:?}: {other}"),
+        }
+    });
+    timed.min_by(|a, b| a.0.total_cmp(&b.0)).unwrap()
+}
+
+/// Of each class the band in which four fifths of its rows are, as [`Band`] says it.
+fn bands(points: &[(Class, f64)]) -> Vec<Band> {
+    let band = |band: Band| {
+        let of_class = points.iter().filter(|(class, _)| *class == band.class);
+        let mut off: Vec<f64> = of_class.map(|(_, ratio)| ratio.max(1.0 / ratio) - 1.0).collect();
+        off.sort_by(f64::total_cmp);
+        let within = off.get((off.len() * 4).div_ceil(5).saturating_sub(1));
+        let percent = within.map_or(0, |off| (off * 100.0).ceil() as u32);
+        Band { percent, rows: off.len(), ..band }
+    };
+    BANDS.into_iter().map(band).collect()
+}
+
+fn class(run: &Run, network: &Network, bytes: u64) -> Class {
+    let whose = match run.like {
+        Like::Nccl => Whose::Nccl,
+        Like::PeerKernels => Whose::Own,
+    };
+    Class::of(whose, network, bytes).unwrap()
+}
+
+/// Rows of one role, by class.
+fn points(role: Role) -> Vec<(Class, f64)> {
+    let mut all = Vec::new();
+    for run in runs().iter().filter(|run| run.role == role) {
+        let network = network(run, &preset(&run.machine).unwrap());
+        for point in predict(run, &network) {
+            all.push((class(run, &network, point.bytes), point.ratio()));
+        }
+    }
+    all
+}
+
+/// What is said of each class is what the rows come to that nothing was fitted on.
+#[test]
+fn bands_are_those_of_measurements_that_nothing_was_fitted_on() {
+    let found = bands(&points(Role::HeldOut));
+    assert_eq!(found, BANDS, "as they are now");
+}
+
+/// No series is on both sides.
+#[test]
+fn what_is_held_out_was_not_fitted_on() {
+    let runs = runs();
+    let of = |role: Role| runs.iter().filter(move |run| run.role == role);
+    for run in of(Role::HeldOut) {
+        let same = |other: &&Run| {
+            let of = |run: &Run| {
+                let Run { machine, nodes, ranks, op, library, source, .. } = run.clone();
+                (machine, nodes, ranks, op, library, source)
+            };
+            of(other) == of(run)
+        };
+        assert!(of(Role::Fitted).find(same).is_none() || run.way.is_some(), "{run:?}");
+    }
+}
+
+/// All rows beside what is predicted of them, and what they come to: the tables of
+/// docs/simulator.md.
+#[test]
+#[ignore = "prints tables for people"]
+fn tables() {
+    let mut off: BTreeMap<(Role, Class, String), Vec<f64>> = BTreeMap::new();
+    for run in runs() {
+        println!(
+            "{:?} {} x {}, {} ranks, {} {} {}",
+            run.role,
+            run.machine,
+            run.nodes,
+            run.ranks,
+            run.op,
+            run.way.as_deref().unwrap_or(""),
+            run.source
+        );
+        let network = network(&run, &preset(&run.machine).unwrap());
+        let begin = std::time::Instant::now();
+        let points = predict(&run, &network);
+        println!("  in {:.2} s", begin.elapsed().as_secs_f64());
+        for point in points {
+            let (bytes, ratio) = (point.bytes, point.ratio());
+            println!(
+                "  {bytes:>11} {:>10.1} {:>10.1} {ratio:>6.2} {}",
+                point.measured_us, point.predicted_us, point.how
+            );
+            let class = class(&run, &network, bytes);
+            for machine in ["all", &run.machine] {
+                off.entry((run.role, class, machine.to_owned())).or_default().push(ratio);
+            }
+        }
+    }
+    for ((role, class, machine), mut ratios) in off {
+        ratios.sort_by(f64::total_cmp);
+        let all: Vec<_> = ratios.iter().map(|ratio| (class, *ratio)).collect();
+        let band = bands(&all).into_iter().find(|band| band.class == class).unwrap();
+        let within = |part: f64| {
+            let within = |ratio: &&f64| ratio.max(1.0 / **ratio) <= 1.0 + part;
+            ratios.iter().filter(within).count() * 100 / ratios.len()
+        };
+        println!(
+            "| {role:?} | {class:?} | {machine} | {} | {:.2} | {} % | {} % | {} % |",
+            band.rows,
+            ratios[ratios.len() / 2],
+            band.percent,
+            within(0.1),
+            within(0.25),
+        );
+    }
+}
+
+/// Fits what NCCL's kernels take on a machine's devices: one cost after the other, as long as the
+/// errors become less.
+#[test]
+#[ignore = "takes minutes, and prints what belongs into topology/preset.rs"]
+fn fit() {
+    let machine = std::env::var("MACHINE").unwrap();
+    let mut fit = Fit::new(&machine);
+    let mut costs = fit.topology.devices["gpu"].nccl.unwrap();
+    (0..GROUPS).for_each(|group| fit.again(costs, group, false));
+    let mut least = fit.error();
+    let mut step = 0.4;
+    while step > 0.06 {
+        let before = least;
+        for at in 0..4 * GROUPS {
+            for factor in [1.0 + step, 1.0 / (1.0 + step)] {
+                loop {
+                    let (mut other, kept) = (costs, fit.times.clone());
+                    let most = [25e3, 10e3, 25e3, 64e6][at % 4];
+                    let cost = cost(&mut other, at);
+                    *cost = (*cost * factor).min(most);
+                    fit.again(other, at / 4, at % 4 == 2);
+                    let error = fit.error();
+                    if error >= least - 1e-5 {
+                        fit.times = kept;
+                        break;
+                    }
+                    (costs, least) = (other, error);
+                }
+            }
+        }
+        println!("{least:.4} {step:.3} {costs:?}");
+        if before - least < 0.002 {
+            step /= 2.0;
+        }
+    }
+}
+
+/// Ways of NCCL that have costs of their own.
+const GROUPS: usize = 5;
+
+fn group(way: NcclWay) -> usize {
+    match (way.algorithm, way.protocol) {
+        (NcclAlgorithm::Nvls | NcclAlgorithm::NvlsTree, _) => 3,
+        (NcclAlgorithm::P2p, Protocol::Simple) => 4,
+        (_, Protocol::Ll) => 0,
+        (_, Protocol::Ll128) => 1,
+        (_, Protocol::Simple) => 2,
+    }
+}
+
+fn cost(costs: &mut NcclCosts, at: usize) -> &mut f64 {
+    let NcclCosts { ll, ll128, simple, nvls, p2p, .. } = costs;
+    let of = [ll, ll128, simple, nvls, p2p].into_iter().nth(at / 4).unwrap();
+    match at % 4 {
+        0 => &mut of.launch_ns,
+        1 => &mut of.step_ns,
+        2 => &mut of.message_ns,
+        _ => &mut of.fill_bytes,
+    }
+}
+
+struct Fit {
+    topology: Topology,
+    runs: Vec<Run>,
+    /// By run and row: what the fastest way of each group takes.
+    times: Vec<Vec<[f64; GROUPS]>>,
+}
+
+impl Fit {
+    fn new(machine: &str) -> Fit {
+        let fitted = |run: &Run| run.role == Role::Fitted && run.machine == machine;
+        let runs: Vec<Run> = runs().into_iter().filter(fitted).collect();
+        let times = runs.iter().map(|run| vec![[f64::INFINITY; GROUPS]; run.rows.len()]).collect();
+        Fit { topology: preset(machine).unwrap(), runs, times }
+    }
+
+    /// What one group takes with these costs, perhaps of several nodes alone.
+    fn again(&mut self, costs: NcclCosts, of: usize, across: bool) {
+        self.topology.devices.get_mut("gpu").unwrap().nccl = Some(costs);
+        let topology = &self.topology;
+        let runs = self.runs.iter().zip(&mut self.times);
+        for (run, times) in runs.filter(|(run, _)| run.nodes > 1 || !across) {
+            let (network, collective) = (network(run, topology), collective(run));
+            for (row, times) in run.rows.iter().zip(times) {
+                let count = count(&collective, row.0);
+                let call = NcclCall { collective, count, element_bytes: 4, noise: None };
+                let found = nccl(&call, &network, |way| group(way) == of).unwrap();
+                times[of] = found.map_or(f64::INFINITY, |(_, found)| found.time_ns / 1e3);
+            }
+        }
+    }
+
+    /// The mean over runs of their rows' mean error. A row that is far off counts as 2.
+    fn error(&self) -> f64 {
+        let of_run = |(run, times): (&Run, &Vec<[f64; GROUPS]>)| {
+            let error = |(row, times): (&(u64, f64), &[f64; GROUPS])| {
+                let predicted = times.iter().copied().fold(f64::INFINITY, f64::min);
+                (row.1 / predicted).ln().abs().min(0.7)
+            };
+            run.rows.iter().zip(times).map(error).sum::<f64>() / run.rows.len() as f64
+        };
+        self.runs.iter().zip(&self.times).map(of_run).sum::<f64>() / self.runs.len() as f64
+    }
+}
