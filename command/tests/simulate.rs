@@ -103,7 +103,7 @@ fn nccl_is_predicted_beside_the_catalogue() {
     assert_eq!(found.len(), 2);
     let table = oxccl(&[&["sim"], &call[..], &["--best", "1"]].concat()).ok().out;
     assert!(table.contains("  NCCL ring/ll ") && table.contains("  NCCL nvls/simple "), "{table}");
-    assert!(table.contains("# error: 80 % of published measurements"), "{table}");
+    assert!(table.contains("# ±: four fifths of published measurements"), "{table}");
     let values = oxccl(&[&["sim"], &call[..], &["--csv"]].concat()).ok().out;
     let lines: Vec<&str> = values.lines().collect();
     let columns = |line: &str| line.split(',').count();
@@ -113,7 +113,7 @@ fn nccl_is_predicted_beside_the_catalogue() {
     let said = oxccl(&["sim", "all_reduce", "-t", "host", "-g", "2", "--nccl"]).failed(2);
     assert!(said.err.contains("is not known of the devices of host"), "{}", said.err);
     let host = oxccl(&["sim", "all_reduce", "-t", "host", "-g", "2", "--sizes", "1K"]).ok().out;
-    assert!(host.contains("# error: ? has not been measured"), "{host}");
+    assert!(host.contains("# ±: ? has not been measured"), "{host}");
 }
 
 #[test]
@@ -540,6 +540,33 @@ fn the_page_renders_and_plays_without_network() {
     assert!(played.contains("data-axes=\"linear linear\""), "{}", head(&played));
     assert!(played.contains("<td>done</td>"), "{}", head(&played));
     assert!(played.contains("ring/slots on 8 ranks and one channel, 1 KiB"), "{}", head(&played));
+}
+
+/// Lists of a rank that run side by side are played side by side.
+#[test]
+fn the_page_plays_lists_side_by_side() {
+    let folder = Folder::new("lists");
+    let path = folder.path("page.html");
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/two_lists.json");
+    oxccl(&["sim", file, "--sizes", "64K,1M", "--nccl", "--html", &path]).ok();
+    let text = fs::read_to_string(&path).unwrap();
+    let data = text.lines().find_map(|line| line.strip_prefix("const DATA = ")).unwrap();
+    let data: Value = serde_json::from_str(data.trim_end_matches(';')).unwrap();
+    let schedule = &data["played"]["schedules"][0];
+    let lists = schedule["steps"].as_array().unwrap().len();
+    assert_eq!((&schedule["lists"], lists), (&2.into(), 4), "{schedule}");
+    assert_eq!(schedule["devices"].as_array().unwrap().len(), 2);
+    let series = data["series"].as_array().unwrap();
+    assert_eq!(series.last().unwrap()["name"], "NCCL");
+    let Some(chromium) = chromium() else {
+        return skipped("the_page_plays_lists_side_by_side", "no chromium on PATH");
+    };
+    let shown = dom(&chromium, &folder, &format!("file://{path}#which=0&size=0&at=0.4"));
+    assert!(!shown.contains("data-error"), "{}", head(&shown));
+    assert!(shown.contains("on 2 ranks and 2 channels, one a list"), "{}", head(&shown));
+    for list in ["0/0", "0/1", "1/0", "1/1"] {
+        assert!(shown.contains(&format!("<td>{list}</td>")), "{list}");
+    }
 }
 
 #[test]

@@ -1,14 +1,15 @@
 //! What the page plays: every candidate at every size, on few ranks and one channel, step by step.
 //!
 //! A page has hundreds of such calls, so they are written small. Steps are numbers of texts, each
-//! of which is there once. Every rank takes its steps in order, round by round, so that of an event
+//! of which is there once. Every list takes its steps in order, round by round, so that of an event
 //! only its times are told: how long after the event before it began, and how long it took. These
-//! lines, too, are there once, since many ranks and links have the same. Times are in parts of the
+//! lines, too, are there once, since many lists and links have the same. Times are in parts of the
 //! call's ([`PARTS`]), and all numbers are in digits of 5 bits ([`Digits`]). Of a call of many
 //! rounds as many are played as show what goes on: with the same tiles, of a call that is so much
 //! shorter.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
 
 use oxccl::plans::algorithms::Encoding;
 use oxccl::plans::schedule::Schedule;
@@ -40,8 +41,8 @@ pub(super) struct Played {
     sizes: Vec<usize>,
     /// What steps are called, with `%` for the lane that carries data, and links.
     texts: Texts,
-    /// When a rank's steps are taken, or a link carries something: distances from the end of the
-    /// one before, and lengths. Many ranks and links have the same.
+    /// When a list's steps are taken, or a link carries something: distances from the end of the
+    /// one before, and lengths. Many lists and links have the same.
     lines: Texts,
     schedules: Vec<PlayedSchedule>,
     calls: Vec<Call>,
@@ -53,9 +54,11 @@ struct PlayedSchedule {
     name: String,
     per_node: usize,
     devices: Vec<String>,
+    /// Lists of a rank, which it carries out side by side.
+    lists: usize,
     /// The lane in its steps.
     lane: &'static str,
-    /// Of each rank, as numbers of texts.
+    /// Of each list, rank by rank, as numbers of texts.
     steps: Vec<String>,
     /// The call of each size; none of a size with too many steps.
     calls: Vec<Option<usize>>,
@@ -69,9 +72,9 @@ struct Call {
     time_ns: f64,
     /// The critical path's parts.
     path: [f64; 3],
-    /// Of each rank, the number of its line.
+    /// Of each list, the number of its line.
     events: String,
-    /// Which events are critical, of all ranks' one after the other: distances.
+    /// Which events are critical, of all lists' one after the other: distances.
     critical: String,
     /// Of each link, the numbers of its text and of its line.
     links: String,
@@ -112,14 +115,16 @@ impl Played {
         calls: Vec<Option<usize>>,
     ) {
         let lane = lane(candidate.encoding());
-        let steps = (0..schedule.collective.ranks).map(|rank| {
-            let names = schedule.steps(rank).map(|(step, _)| small::name(schedule, rank, step));
+        let steps = (0..schedule.lists.len()).map(|list| {
+            let rank = list / schedule.lists_per_rank;
+            let names = steps_of(schedule, list).map(|step| small::name(schedule, rank, step));
             Digits::of(names.map(|name| self.texts.number(without_lane(&name, lane))))
         });
         let schedule = PlayedSchedule {
             name: candidate.name(),
             per_node: small.network.per_node(),
             devices: (0..small.ranks()).map(|rank| small.network.device_name(rank)).collect(),
+            lists: schedule.lists_per_rank,
             lane,
             steps: steps.collect(),
             calls,
@@ -127,8 +132,7 @@ impl Played {
         self.schedules.push(schedule);
     }
 
-    /// Adds a call. None of one that cannot be simulated or has too many steps, or lists side by
-    /// side.
+    /// Adds a call. None of one that cannot be simulated or has too many steps.
     fn call(
         &mut self,
         small: &Study,
@@ -136,10 +140,8 @@ impl Played {
         schedule: &Schedule,
         (bytes, tile): (usize, usize),
     ) -> Option<usize> {
-        if schedule.lists_per_rank > 1 {
-            return None;
-        }
-        let prediction = small::played(small, candidate, bytes, tile).ok()?;
+        let channels = schedule.lists_per_rank;
+        let prediction = small::played(small, candidate, bytes, (channels, tile)).ok()?;
         let trace = prediction.trace.filter(|trace| trace.events.len() <= EVENTS)?;
         let time = Scale { part_ns: prediction.time_ns.max(1e-9) / PARTS };
         let (events, critical) = events(&trace, schedule, time);
@@ -224,15 +226,24 @@ fn without_lane(text: &str, lane: &str) -> String {
     text.replace(&format!(".{lane}#"), ".%#").replace(&format!(".{lane}."), ".%.")
 }
 
-/// Each rank's events, and which of all are critical.
+/// The numbers of a list's steps among those of its rank.
+fn steps_of(schedule: &Schedule, list: usize) -> Range<usize> {
+    let first = list - list % schedule.lists_per_rank;
+    let before: usize = schedule.lists[first..list].iter().map(Vec::len).sum();
+    before..before + schedule.lists[list].len()
+}
+
+/// Each list's events, and which of all are critical.
 fn events(trace: &Trace, schedule: &Schedule, time: Scale) -> (Vec<String>, String) {
     let on_path: HashSet<usize> =
         trace.critical_path.segments.iter().map(|segment| segment.event).collect();
-    let mut ranks = Vec::new();
+    let mut lists = Vec::new();
     let (mut critical, mut number, mut last) = (Digits::default(), 0, 0);
-    for rank in 0..schedule.lists.len() {
+    for list in 0..schedule.lists.len() {
         let (mut digits, mut before) = (Digits::default(), 0);
-        let own = trace.events.iter().enumerate().filter(|(_, event)| event.rank == rank);
+        let (rank, steps) = (list / schedule.lists_per_rank, steps_of(schedule, list));
+        let own = trace.events.iter().enumerate();
+        let own = own.filter(|(_, event)| event.rank == rank && steps.contains(&event.step));
         for (at, event) in own {
             let (start, end) = (time.parts(event.start_ns), time.parts(event.end_ns));
             digits.push(start.saturating_sub(before));
@@ -244,9 +255,9 @@ fn events(trace: &Trace, schedule: &Schedule, time: Scale) -> (Vec<String>, Stri
             }
             number += 1;
         }
-        ranks.push(digits.0);
+        lists.push(digits.0);
     }
-    (ranks, critical.0)
+    (lists, critical.0)
 }
 
 /// When a link carries something; what follows at once is one.

@@ -149,17 +149,18 @@ fn json(study: &Study, point: &Point, chosen: bool, way: Option<NcclWay>) -> Str
 }
 
 fn table_head(study: &Study, sweep: &Sweep) -> String {
-    let width = width(study);
+    // What stands above channels is longer than they are.
+    let narrow = width(study) - 1;
     header(study)
         + &left_out(&sweep.left_out)
         + &format!(
-            "#\n#{:>6} {:<width$} {:>8} {:>9} {:>5} {:>7} {:>7} {:>7} busiest\n\
-             #{:>6} {:<width$} {:>8} {:>9} {:>5} {:>7} {:>7}\n",
+            "#\n#{:>6} {:<narrow$} {:>8} {:>8} {:>3} {:>6} {:>6} {:>7} busiest\n\
+             #{:>6} {:<narrow$} {:>8} {:>8} {:>3} {:>6} {:>6}\n",
             "size",
             "  algorithm",
             "channels",
             "time",
-            "error",
+            "±",
             "algbw",
             "busbw",
             "slower",
@@ -243,12 +244,12 @@ fn figures(point: &Point, best: Option<f64>) -> String {
         if percent < 1000.0 { format!("{percent:.1} %") } else { format!("{:.0} x", time / best) }
     });
     let figures = format!(
-        "{:>8} {:>9} {:>5} {:>7} {:>7} {slower:>7} {}",
+        "{:>7} {:>8} {:>3} {:>6} {:>6} {slower:>7} {}",
         format!("{}x{}", point.row.channels, Size(point.tile_bytes)),
-        digits(time, 9),
-        point.band.map_or("?".to_owned(), |band| format!("±{}", band.percent)),
-        digits(point.row.algbw_gbps, 7),
-        digits(point.row.busbw_gbps, 7),
+        digits(time, 8),
+        point.band.map_or("?".to_owned(), |band| band.percent.to_string()),
+        digits(point.row.algbw_gbps, 6),
+        digits(point.row.busbw_gbps, 6),
         point.links.first().map_or(String::new(), |link| {
             format!("{} {:.0} %", kind_of(&link.name), link.utilisation * 100.0)
         }),
@@ -324,13 +325,12 @@ fn errors(study: &Study) -> String {
     bands.sort_by_key(|band| band.class as usize);
     bands.dedup();
     if bands.is_empty() {
-        return "error: ? has not been measured".to_owned();
+        return "±: ? has not been measured".to_owned();
     }
-    let said = |band: &Band| format!("±{} of {}", band.percent, band.rows);
+    let said = |band: &Band| format!("{} % of {}", band.percent, band.rows);
     let bands: Vec<String> = bands.iter().map(said).collect();
     format!(
-        "error: 80 % of published measurements that nothing was fitted on are within ({}); ? has \
-         not been measured",
+        "±: four fifths of published measurements are within ({}); ? has not been measured",
         bands.join(", ")
     )
 }

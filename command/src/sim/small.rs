@@ -39,14 +39,14 @@ fn recorded(study: &Study, candidate: &Candidate, bytes: usize) -> Result<Predic
     traced(study, candidate, bytes, study.options(candidate, bytes))
 }
 
-/// One call with every step recorded, on one channel, with tiles of so many bytes.
+/// One call with every step recorded, on so many channels, with tiles of so many bytes.
 pub(super) fn played(
     study: &Study,
     candidate: &Candidate,
     bytes: usize,
-    tile_bytes: usize,
+    (channels, tile_bytes): (usize, usize),
 ) -> Result<Prediction, Failure> {
-    let options = Options { channels: 1, tile_bytes, ..study.options(candidate, bytes) };
+    let options = Options { channels, tile_bytes, ..study.options(candidate, bytes) };
     traced(study, candidate, bytes, options)
 }
 
