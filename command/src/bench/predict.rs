@@ -3,7 +3,7 @@
 
 use oxccl::plans::algorithms::find;
 use oxccl::plans::schedule::{Layout, SLOTS};
-use oxccl::plans::simulate::{Options, Subject, simulate};
+use oxccl::plans::simulate::{Band, Class, Options, Subject, Whose, simulate};
 use oxccl::plans::topology::{Network, Placement};
 use oxccl::plans::tune::Plan;
 use oxccl::{Collective, CustomSchedule, Kind, Order};
@@ -14,7 +14,8 @@ use super::report::{Row, digits};
 use crate::failure::Failure;
 use crate::topo;
 
-/// Rows are off that take more than so many times what is predicted, or less than its inverse.
+/// Where nothing has been measured of their class, rows are off that take more than so many times
+/// what is predicted, or less than its inverse.
 const OFF: f64 = 2.0;
 
 /// A topology with the ranks that are measured on its devices.
@@ -24,10 +25,26 @@ pub(super) struct Model {
     network: Network,
     order: Order,
     custom: Option<Arc<CustomSchedule>>,
-    /// Measured times over predicted ones, with the rows' names.
-    ratios: Vec<(f64, String)>,
+    /// Measured times over predicted ones.
+    ratios: Vec<Ratio>,
     /// How many rows cannot be predicted, and why the first cannot.
     without: Option<(usize, String)>,
+}
+
+/// A row's measured time over the predicted one.
+#[derive(Clone, Debug)]
+struct Ratio {
+    row: String,
+    ratio: f64,
+    /// How far predictions of its class are off.
+    band: Option<Band>,
+}
+
+impl Ratio {
+    fn is_off(&self) -> bool {
+        let most = self.band.map_or(OFF, |band| 1.0 + f64::from(band.percent) / 100.0);
+        !(1.0 / most..=most).contains(&self.ratio)
+    }
 }
 
 impl Model {
@@ -51,7 +68,9 @@ impl Model {
             Ok(ns) => {
                 let in_place = if row.in_place { " in place" } else { "" };
                 let name = format!("{} {} B{in_place}", row.op, row.bytes);
-                self.ratios.push((row.time_us * 1e3 / ns, name));
+                let class = Class::of(Whose::Own, &self.network, row.bytes as u64);
+                let (ratio, band) = (row.time_us * 1e3 / ns, class.and_then(Class::band));
+                self.ratios.push(Ratio { row: name, ratio, band });
                 Row { predicted_us: Some(super::rounded(ns / 1e3)), ..row.clone() }
             }
             Err(why) => {
@@ -100,22 +119,25 @@ impl Model {
 
     /// What all rows come to, and those that are off.
     pub(super) fn summary(&mut self) -> String {
-        self.ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
+        self.ratios.sort_by(|a, b| a.ratio.total_cmp(&b.ratio));
         let name = &self.name;
         let mut text = match self.ratios.get(self.ratios.len() / 2) {
             None => format!("# Predicted on {name} : none of these rows"),
-            Some((median, _)) => format!(
+            Some(median) => format!(
                 "# Predicted on {name} : {} rows, measured times are {} times that (median)",
                 self.ratios.len(),
-                digits(*median, 8)
+                digits(median.ratio, 8)
             ),
         };
-        let is_off = |ratio: f64| !(1.0 / OFF..=OFF).contains(&ratio);
-        let off = self.ratios.iter().rev().filter(|(ratio, _)| is_off(*ratio));
+        let off = self.ratios.iter().rev().filter(|ratio| ratio.is_off());
         let off: Vec<String> =
-            off.map(|(ratio, row)| format!("{row} ({})", digits(*ratio, 8))).collect();
+            off.map(|of| format!("{} ({})", of.row, digits(of.ratio, 8))).collect();
         if !off.is_empty() {
-            text += &format!("\n# Off by more than {OFF} times : {}", off.join(", "));
+            let limit = match self.ratios.iter().find_map(|ratio| ratio.band) {
+                None => format!("{OFF} times"),
+                Some(_) => "four fifths of their class".to_owned(),
+            };
+            text += &format!("\n# Off by more than {limit} : {}", off.join(", "));
         }
         if let Some((rows, why)) = &self.without {
             text += &format!("\n# Not predicted : {rows} rows ({why})");

@@ -59,8 +59,8 @@ pub const BANDS: [Band; 7] = [
     Band { class: Class::Short, percent: 21, rows: 184 },
     Band { class: Class::Middle, percent: 20, rows: 207 },
     Band { class: Class::Long, percent: 11, rows: 199 },
-    Band { class: Class::ShortAcross, percent: 28, rows: 15 },
-    Band { class: Class::MiddleAcross, percent: 69, rows: 24 },
+    Band { class: Class::ShortAcross, percent: 26, rows: 15 },
+    Band { class: Class::MiddleAcross, percent: 36, rows: 24 },
     Band { class: Class::LongAcross, percent: 18, rows: 52 },
 ];
 

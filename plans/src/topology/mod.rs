@@ -140,15 +140,21 @@ pub struct ProtocolCosts {
     pub message_ns: f64,
     /// What moves while others wait, until the pipeline is full: of long calls.
     pub fill_bytes: f64,
+    /// What a channel reads and writes where ranks are on several nodes, if that is less than the
+    /// device's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub across_gbps: Option<f64>,
 }
 
 impl DeviceKind {
     /// The same, where NCCL's kernels run; releases wait for acknowledgements or not.
     pub(crate) fn with_protocol(&self, costs: &ProtocolCosts, acknowledged: bool) -> DeviceKind {
         let (launch_ns, move_ns) = (costs.launch_ns, costs.step_ns);
+        let channel_gbps = costs.across_gbps.unwrap_or(self.channel_gbps);
         let processor = if acknowledged { self.processor } else { Processor::Cpu };
         DeviceKind {
             processor,
+            channel_gbps,
             launch_ns,
             instruction_ns: 0.0,
             move_ns,
@@ -343,6 +349,7 @@ impl Topology {
                     positive_or_zero(&key("step_ns"), costs.step_ns)?;
                     positive_or_zero(&key("message_ns"), costs.message_ns)?;
                     positive_or_zero(&key("fill_bytes"), costs.fill_bytes)?;
+                    costs.across_gbps.map_or(Ok(()), |gbps| positive(&key("across_gbps"), gbps))?;
                 }
             }
             positive(&key("channel_gbps"), kind.channel_gbps)?;

@@ -255,7 +255,11 @@ impl Network {
         costs: impl Fn(&NcclCosts) -> ProtocolCosts,
         data: f64,
     ) -> Option<Network> {
-        let costs_of = |device: &DeviceKind| device.nccl.as_ref().map(&costs);
+        let costs_of = |device: &DeviceKind| {
+            let costs = costs(device.nccl.as_ref()?);
+            let across_gbps = costs.across_gbps.filter(|_| self.nodes() > 1);
+            Some(ProtocolCosts { across_gbps, ..costs })
+        };
         let message_ns = costs_of(self.devices.first()?)?.message_ns;
         let devices: Option<Vec<DeviceKind>> = self
             .devices

@@ -113,7 +113,18 @@ impl InstructionCosts {
 
 /// A protocol of NCCL: launch, step and message in nanoseconds, fill in bytes.
 const fn protocol(launch: f64, step: f64, message: f64, fill: f64) -> ProtocolCosts {
-    ProtocolCosts { launch_ns: launch, step_ns: step, message_ns: message, fill_bytes: fill }
+    ProtocolCosts {
+        launch_ns: launch,
+        step_ns: step,
+        message_ns: message,
+        fill_bytes: fill,
+        across_gbps: None,
+    }
+}
+
+/// The same, with what a channel reads and writes across nodes.
+const fn across(gbps: f64, costs: ProtocolCosts) -> ProtocolCosts {
+    ProtocolCosts { across_gbps: Some(gbps), ..costs }
 }
 
 /// What NCCL's kernels take, fitted on those published measurements that `plans/tests/published`
@@ -121,24 +132,24 @@ const fn protocol(launch: f64, step: f64, message: f64, fill: f64) -> ProtocolCo
 /// Steps that cost nothing are within what their messages take of links.
 const NCCL_H100: NcclCosts = NcclCosts {
     channels: 24,
-    ll: protocol(5400.0, 70.0, 2900.0, 0.0),
-    ll128: protocol(6000.0, 500.0, 2000.0, 0.0),
+    ll: across(6.0, protocol(5400.0, 70.0, 2900.0, 0.0)),
+    ll128: across(50.0, protocol(6000.0, 500.0, 2000.0, 0.0)),
     simple: protocol(5700.0, 1960.0, 6000.0, 4.1e6),
     nvls: protocol(11_400.0, 4000.0, 25_000.0, 33.6e6),
     p2p: protocol(9400.0, 0.0, 6000.0, 130e3),
 };
 const NCCL_B200: NcclCosts = NcclCosts {
     channels: 32,
-    ll: protocol(7700.0, 370.0, 1000.0, 0.0),
-    ll128: protocol(15_700.0, 600.0, 2000.0, 0.0),
+    ll: across(6.0, protocol(7700.0, 370.0, 1000.0, 0.0)),
+    ll128: across(50.0, protocol(15_700.0, 600.0, 2000.0, 0.0)),
     simple: protocol(10_800.0, 380.0, 6000.0, 7.1e6),
     nvls: protocol(16_500.0, 5280.0, 10_000.0, 56e6),
     p2p: protocol(12_100.0, 0.0, 6000.0, 270e3),
 };
 const NCCL_A100: NcclCosts = NcclCosts {
     channels: 24,
-    ll: protocol(9800.0, 220.0, 2150.0, 0.0),
-    ll128: protocol(17_600.0, 900.0, 770.0, 0.0),
+    ll: across(6.0, protocol(9800.0, 220.0, 2150.0, 0.0)),
+    ll128: across(50.0, protocol(17_600.0, 900.0, 770.0, 0.0)),
     simple: protocol(25_000.0, 10_000.0, 6000.0, 11.2e6),
     nvls: protocol(16_000.0, 4000.0, 10_000.0, 28e6),
     p2p: protocol(11_300.0, 160.0, 25_000.0, 7.8e6),
