@@ -5,12 +5,13 @@ use std::time::Instant;
 use oxccl::plans::algorithms::{Algorithm, Encoding};
 use oxccl::plans::schedule::Layout;
 use oxccl::plans::simulate::{
-    Band, Class, LinkUse, NcclCall, NcclWay, Prediction, SimulationError, Statement, Subject,
+    Band, Class, Fold, LinkUse, NcclCall, NcclWay, Prediction, SimulationError, Statement, Subject,
     Whose, nccl, simulate,
 };
 
 use super::args::Study;
 use super::candidate::Candidate;
+use super::report::NCCL;
 use crate::bench::{Row, rounded};
 use crate::failure::Failure;
 
@@ -87,7 +88,17 @@ impl Sweep {
                 }
             }
         }
-        self.nccl.push(if study.nccl { by_nccl(study, study.sizes[size])? } else { None });
+        let found = if study.nccl { by_nccl(study, study.sizes[size]) } else { Ok(None) };
+        self.nccl.push(match found {
+            Err(Failure::Simulation(error)) if is_limit(&error) => {
+                let left_out = (NCCL.to_owned(), error.to_string());
+                if !self.left_out.contains(&left_out) {
+                    self.left_out.push(left_out);
+                }
+                None
+            }
+            found => found?,
+        });
         self.seconds += start.elapsed().as_secs_f64();
         Ok(())
     }
@@ -166,6 +177,8 @@ fn by_nccl(study: &Study, bytes: usize) -> Result<Option<(NcclWay, Point)>, Fail
         collective: study.collective,
         count: study.shape(bytes).count,
         element_bytes: study.case.data_type.len_bytes(),
+        // Only times are asked for.
+        fold: if study.chance.differs() { Fold::Never } else { Fold::Always },
         noise: study.chance.noise(),
     };
     let Some((way, prediction)) = nccl(&call, &study.network, |_| true)? else { return Ok(None) };

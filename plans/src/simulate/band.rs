@@ -12,6 +12,9 @@ pub const SHORT_BYTES: u64 = 256 << 10;
 /// From so many bytes on a call is long.
 pub const LONG_BYTES: u64 = 256 << 20;
 
+/// Ranks of the largest world that has been measured.
+pub const MOST_RANKS: usize = 256;
+
 /// Predictions of one class, and how far they are off.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Band {
@@ -65,10 +68,10 @@ pub const BANDS: [Band; 7] = [
 ];
 
 impl Class {
-    /// Of a call of so many bytes. No class is measured on hosts, nor of this project's short calls
-    /// over several nodes.
+    /// Of a call of so many bytes. No class is measured on hosts, in larger worlds, nor of this
+    /// project's short calls over several nodes.
     pub fn of(whose: Whose, network: &Network, bytes: u64) -> Option<Class> {
-        if network.device(0).processor == Processor::Cpu {
+        if network.device(0).processor == Processor::Cpu || network.ranks() > MOST_RANKS {
             return None;
         }
         let one_node = network.nodes() == 1;

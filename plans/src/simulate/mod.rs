@@ -52,7 +52,7 @@ mod tests;
 mod trace;
 mod transfer;
 
-pub use band::{BANDS, Band, Class, LONG_BYTES, SHORT_BYTES, Whose};
+pub use band::{BANDS, Band, Class, LONG_BYTES, MOST_RANKS, SHORT_BYTES, Whose};
 pub use error::SimulationError;
 pub use nccl::{NcclAlgorithm, NcclCall, NcclWay, Protocol, nccl};
 pub use noise::Noise;

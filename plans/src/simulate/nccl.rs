@@ -131,9 +131,7 @@ impl NcclWay {
             (_, Protocol::Simple) => costs.simple,
         }
     }
-}
 
-impl NcclWay {
     /// What a channel moves at once.
     pub fn tile_bytes(self) -> usize {
         match self.protocol {
@@ -158,6 +156,8 @@ pub struct NcclCall {
     pub count: usize,
     /// Size of an element.
     pub element_bytes: usize,
+    /// Whether one node may stand for all.
+    pub fold: Fold,
     /// Steps that take longer by chance.
     pub noise: Option<Noise>,
 }
@@ -186,13 +186,14 @@ impl NcclCall {
 /// there is none, or where nothing is known of the devices.
 ///
 /// # Errors
-/// A call that cannot be simulated.
+/// A call that cannot be simulated, by none of the ways.
 pub fn nccl(
     call: &NcclCall,
     network: &Network,
     wanted: impl Fn(NcclWay) -> bool,
 ) -> Result<Option<(NcclWay, Prediction)>, SimulationError> {
     let mut fastest: Option<(NcclWay, Prediction)> = None;
+    let mut too_large = None;
     for (algorithm, schedules) in algorithms(call.collective.kind, network) {
         for protocol in Protocol::ALL {
             let way = NcclWay { algorithm, protocol };
@@ -200,7 +201,15 @@ pub fn nccl(
                 continue;
             }
             for schedule in &schedules {
-                let Some(prediction) = predicted(call, network, way, *schedule)? else { continue };
+                let prediction = match predicted(call, network, way, *schedule) {
+                    Ok(Some(prediction)) => prediction,
+                    Ok(None) => continue,
+                    Err(error @ SimulationError::TooLarge { .. }) => {
+                        too_large = Some(error);
+                        continue;
+                    }
+                    Err(other) => return Err(other),
+                };
                 let time_ns = prediction.time_ns;
                 if fastest.as_ref().is_none_or(|(_, other)| time_ns < other.time_ns) {
                     fastest = Some((way, prediction));
@@ -208,7 +217,10 @@ pub fn nccl(
             }
         }
     }
-    Ok(fastest)
+    match (fastest, too_large) {
+        (None, Some(error)) => Err(error),
+        (fastest, _) => Ok(fastest),
+    }
 }
 
 /// NCCL's algorithms for a kind, with the schedules that move data as they do.
@@ -292,8 +304,7 @@ fn simulated(
         tile_bytes: way.tile_bytes(),
         in_network: entry.encoding == Encoding::Windows,
         hot_kernels: false,
-        // Nodes are alike, and only times are asked for.
-        fold: if call.noise.is_some() { Fold::Never } else { Fold::Always },
+        fold: call.fold,
         noise: call.noise,
         ..Options::default()
     };
