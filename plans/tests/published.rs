@@ -97,19 +97,17 @@ fn count(collective: &Collective, bytes: u64) -> usize {
     (bytes as usize / 4 / parts).max(1)
 }
 
+fn call(collective: Collective, count: usize) -> NcclCall {
+    NcclCall { collective, count, element_bytes: 4, fold: Fold::Always, noise: None }
+}
+
 fn predict(run: &Run, network: &Network) -> Vec<Point> {
     let collective = collective(run);
     let predicted = |&(bytes, measured_us): &(u64, f64)| {
         let count = count(&collective, bytes);
         let (predicted_us, how) = match run.like {
             Like::Nccl => {
-                let call = NcclCall {
-                    collective,
-                    count,
-                    element_bytes: 4,
-                    fold: Fold::Always,
-                    noise: None,
-                };
+                let call = call(collective, count);
                 let wanted = |name: &str| run.way.as_deref().is_none_or(|way| way == name);
                 let found = nccl(&call, network, |way| wanted(way.algorithm.name())).unwrap();
                 let (way, prediction) = found.unwrap_or_else(|| panic!("{run:?}"));
@@ -345,13 +343,7 @@ impl Fit {
             let (network, collective) = (network(run, topology), collective(run));
             for (row, times) in run.rows.iter().zip(times) {
                 let count = count(&collective, row.0);
-                let call = NcclCall {
-                    collective,
-                    count,
-                    element_bytes: 4,
-                    fold: Fold::Always,
-                    noise: None,
-                };
+                let call = call(collective, count);
                 let found = nccl(&call, &network, |way| group(way) == of).unwrap();
                 times[of] = found.map_or(f64::INFINITY, |(_, found)| found.time_ns / 1e3);
             }

@@ -236,7 +236,10 @@ impl Network {
     /// The same where others take this part of what the fabric's links carry.
     pub fn with_load(&self, part: f64) -> Network {
         let mut network = self.clone();
-        let fabric = |link: &&mut LinkView| link.name.contains("fabric");
+        // "nic0>fabric ib", as the graph names them.
+        let fabric = |link: &&mut LinkView| {
+            link.name.starts_with("fabric>") || link.name.contains(">fabric ")
+        };
         let adapters = network.links.iter_mut().filter(fabric);
         adapters.chain(&mut network.pod.uplinks).for_each(|link| link.gbps *= 1.0 - part);
         network
