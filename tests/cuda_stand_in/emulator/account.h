@@ -38,6 +38,7 @@ struct Actor {
 struct Account {
   uint32_t number, device, epoch = 0;
   uint64_t launch, random;
+  uint64_t begun;  // the moment
   const uint32_t* lane;
   std::vector<Range> ranges;
   // What was found last, and where nothing was.
@@ -91,6 +92,8 @@ void forget_words(uint64_t key, uint64_t len_bytes);
 
 // order.cpp. For one thread at a time: what is neither an account's nor an access.
 extern std::mutex turn;
+// How many launches have ended so far, and stores by the host.
+extern uint64_t moment;
 // What the host knows: what launches that have ended knew, and all that they have done.
 extern View host;
 

@@ -33,6 +33,7 @@ namespace order {
 
 thread_local Account* account = nullptr;
 std::mutex turn;
+uint64_t moment = 1;
 View host = std::make_shared<Clock>();
 
 namespace {
@@ -48,7 +49,6 @@ struct Launched {
   View begin, end;
 };
 std::unordered_map<uint64_t, Launched> launches;
-uint64_t moment = 1;
 
 uint32_t new_block() {
   if (blocks == MOST_BLOCKS) fail("more blocks than there is room for");
@@ -103,6 +103,7 @@ void begins(const uint32_t* lane, uint32_t device, uint64_t launch, uint64_t see
   Launched& of = launches.at(launch);
   of.blocks.push_back(own->number);
   own->launch = launch;
+  own->begun = moment;
   for (Actor& actor : own->actors) actor.view = of.begin;
   account = own.release();
 }

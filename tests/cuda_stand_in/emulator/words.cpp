@@ -1,5 +1,7 @@
 // Words that blocks share on purpose, with the values that they have had: a load gives one that its
-// thread may still see, and what the store of it carries.
+// thread may still see, and what the store of it carries. Not those before one whose store it knows
+// of, or of a load of which it knows. Nor those that were replaced some launches ago: flags that come
+// again after very many messages rest on that (flagged.h).
 #include <memory>
 
 #include "account.h"
@@ -11,24 +13,47 @@ using namespace order;
 
 namespace {
 
+// When a thread did something.
+struct When {
+  uint32_t block, epoch, time;
+  uint16_t actor;
+
+  bool is_known_to(const Clock& clock) const { return block != NOBODY && knows(clock, block, epoch, actor, time); }
+  static constexpr uint32_t NOBODY = ~0u;
+};
+
 struct Store {
   uint64_t number, value;
   View carries;
   uint32_t device;  // of a narrower scope than the system
   bool narrow;
-  uint32_t block, epoch, time;
-  uint16_t actor;
+  When when;
+  // Who has loaded it, each thread's first time.
+  std::vector<When> loaded = {};
+  uint64_t replaced = 0;  // by the next one, at this moment
+
+  bool is_known_to(const Clock& clock) const {
+    const auto is_known = [&](const When& one) { return one.is_known_to(clock); };
+    return is_known(when) || std::any_of(loaded.begin(), loaded.end(), is_known);
+  }
 };
 
 std::unordered_map<uint64_t, std::vector<Store>> words;
 uint64_t next_store = 1;
+
+constexpr uint64_t MOMENTS_SEEN_BACK = 4;
+
+void replace(std::vector<Store>& stores, const Store& by) {
+  if (!stores.empty()) stores.back().replaced = moment;
+  stores.push_back(by);
+}
 
 // Not before the lock is held. A word that somebody else has written, the host or a copy, carries
 // what the host knows.
 std::vector<Store>& word_at(uint64_t key, uint64_t now) {
   std::vector<Store>& stores = words[key];
   if (stores.empty() || stores.back().value != now)
-    stores.push_back({next_store++, now, host, 0, false, ~0u, 0, 0, 0});
+    replace(stores, {next_store++, now, host, 0, false, {When::NOBODY, 0, 0, 0}});
   constexpr size_t REMEMBERED = 6;
   if (stores.size() > REMEMBERED) stores.erase(stores.begin(), stores.end() - REMEMBERED);
   return stores;
@@ -43,12 +68,14 @@ void write_word(void* word, uint32_t len_bytes, uint64_t value) {
   else __atomic_store_n(static_cast<uint32_t*>(word), uint32_t(value), __ATOMIC_RELEASE);
 }
 
+When now_of(const Account& own, uint32_t actor) {
+  return {own.number, own.epoch, own.actors[actor].time, uint16_t(actor)};
+}
+
 bool reaches(const Store& store) { return !store.narrow || store.device == account->device; }
 
 void remember(std::vector<Store>& stores, uint64_t value, const View& carries, bool narrow, uint32_t actor) {
-  const Account& own = *account;
-  stores.push_back({next_store++, value, carries, own.device, narrow, own.number, own.epoch,
-                    own.actors[actor].time, uint16_t(actor)});
+  replace(stores, {next_store++, value, carries, account->device, narrow, now_of(*account, actor)});
 }
 
 }  // namespace
@@ -61,19 +88,19 @@ uint64_t ordered_load(const void* word, uint32_t len_bytes, Order order) {
   std::lock_guard<std::mutex> lock(turn);
   Account& own = *account;
   Actor& actor = own.actors[lane()];
-  const std::vector<Store>& stores = word_at(key, read_word(word, len_bytes));
+  std::vector<Store>& stores = word_at(key, read_word(word, len_bytes));
   // The oldest that it may see.
   size_t first = 0;
   uint64_t& seen = actor.seen[key];
   for (size_t s = 0; s < stores.size(); ++s) {
     const Store& store = stores[s];
-    const bool is_own = store.block == own.number && store.actor == lane();
-    const bool is_known =
-        store.block != ~0u && (is_own || knows(*actor.view, store.block, store.epoch, store.actor, store.time));
-    if (store.number <= seen || is_known) first = s;
+    const bool is_own = store.when.block == own.number && store.when.actor == lane();
+    if (store.number <= seen || is_own || store.is_known_to(*actor.view)) first = s;
+    if (store.replaced != 0 && store.replaced + MOMENTS_SEEN_BACK <= own.begun) first = s + 1;
   }
   const uint64_t chance = next_random(own.random);
-  const Store& store = chance % 2 == 0 ? stores.back() : stores[first + chance / 2 % (stores.size() - first)];
+  Store& store = chance % 2 == 0 ? stores.back() : stores[first + chance / 2 % (stores.size() - first)];
+  if (seen != store.number) store.loaded.push_back(now_of(own, lane()));
   seen = store.number;
   if (store.carries != nullptr && reaches(store)) {
     View& to = order == Order::ACQUIRE ? actor.view : actor.pending;
