@@ -191,6 +191,14 @@ pub enum Error {
         /// What it says.
         reason: String,
     },
+    /// Memory of the host that this rank cannot register. Nothing has been done.
+    #[error(
+        "this memory cannot be registered: {reason}; it is used as it is, if no other rank registers its own for the same calls"
+    )]
+    NotLent {
+        /// What memory it is.
+        reason: String,
+    },
     /// Steps that one rank cannot trace. No rank traces, and the communicator stays usable.
     #[error("steps cannot be traced, on any rank, because of rank {rank}: {reason}")]
     NotTraced {

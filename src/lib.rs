@@ -52,7 +52,7 @@ pub use device::{DeviceBuffer, HostBuffer};
 pub use engine::Handle;
 pub use error::Error;
 pub use group::{Group, StreamGroup, Unready};
-pub use memory::{DeviceSlice, HeapAllocator, HeapAllocatorUse, MemoryUse};
+pub use memory::{DeviceSlice, HeapAllocator, HeapAllocatorUse, HostRegistration, MemoryUse};
 pub use oxccl_kernels::{StepTrace, TracedStep};
 pub use oxccl_plans as plans;
 pub use oxccl_plans::collective::{Collective, Kind, Order};

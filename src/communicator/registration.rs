@@ -1,7 +1,11 @@
-//! Memory of other libraries that ranks reach in place.
+//! Memory of others that ranks reach in place.
 
 use super::Communicator;
+use crate::device::Lent;
 use crate::error::Error;
+use crate::memory::HostRegistration;
+use crate::target::Device;
+use oxccl_plans::element::Element;
 
 /// That memory is registered: see [`Communicator::register`]. It stays so until this is given to
 /// [`Communicator::deregister`], or the communicator ends.
@@ -38,6 +42,56 @@ impl Communicator {
         // meanwhile.
         let buffer = unsafe { (*self.idle_engine()?).register(address, len_bytes) }?;
         Ok(Registration { buffer })
+    }
+
+    /// Has peers reach a slice of the host in place until what this returns is dropped, as they
+    /// reach memory of [`alloc_host`](Self::alloc_host). It is no call of all ranks; but in a call,
+    /// the buffers of all ranks must be reached by all, or of none. So all ranks register what they
+    /// use in the same calls, or none does.
+    ///
+    /// Its whole pages move into this rank's heap, and stay at their addresses. What it has on its
+    /// first page and its last one is copied there for each call, and back, 8 KiB at most. While
+    /// they move there are twice as many. In a process that is forked from this one the pages are
+    /// shared, not copied. Parts of this communicator reach the slice, too.
+    ///
+    /// ```
+    /// use oxccl::{Collectives, Communicator, ReduceOp};
+    /// # let ranks = Communicator::local(2)?;
+    /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
+    /// let mut gradients = vec![1.0f32; 1 << 20];
+    /// let mut gradients = comm.register_host(&mut gradients)?;
+    /// for _step in 0..10 {
+    ///     comm.all_reduce_in_place(&mut gradients, ReduceOp::Avg)?;
+    /// }
+    /// assert_eq!(gradients[9], 1.0);
+    /// # Ok::<(), oxccl::Error>(()) }); });
+    /// # Ok::<(), oxccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NotLent`] for memory that is not private: shared, mapped from a file, of a
+    /// stack, or registered already; [`Error::OutOfMemory`]; [`Error::MemoryOfGpu`] of a
+    /// communicator on a GPU; [`Error::Forked`].
+    pub fn register_host<'a, T: Element>(
+        &self,
+        memory: &'a mut [T],
+    ) -> Result<HostRegistration<'a, T>, Error> {
+        // SAFETY: as in `register`.
+        let needs_heap = unsafe { (*self.idle_engine()?).needs_heap() };
+        let lent = match self.device {
+            Device::Cuda(_) => return Err(Error::MemoryOfGpu),
+            Device::Host if !needs_heap || memory.is_empty() => None,
+            Device::Host => {
+                let (at, len_bytes) = (memory.as_mut_ptr().cast(), size_of_val(memory));
+                // SAFETY: it is borrowed for as long as it is lent.
+                let lent = unsafe { Lent::new(&self.heap, at, len_bytes) };
+                Some(lent.map_err(|error| match error {
+                    Error::Transport(why) => Error::NotLent { reason: why.to_string() },
+                    other => other,
+                })?)
+            }
+        };
+        Ok(HostRegistration::new(memory, lent))
     }
 
     /// Ends a registration. All ranks call this, between the same calls, each with a registration

@@ -2,13 +2,14 @@
 //! ranges.
 
 use super::cuda::{Stream, copy, fill};
+use super::lent::LentMemory;
 use crate::error::Error;
 use oxccl_plans::length::Length;
 use oxccl_transports::cuda::{DeviceRegion, beside_captures};
 use oxccl_transports::fork::Origin;
 use oxccl_transports::{Claims, CudaError, HUGE_PAGE, Region};
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Allocations start at multiples of this: a page, so that a freed one's pages can be given back.
@@ -23,6 +24,8 @@ pub(crate) struct Heap {
     /// What comes back is not given out again: another rank may still write to it.
     /// For how many communicators.
     retired: AtomicUsize,
+    /// What others lend to it.
+    pub(super) lent: LentMemory,
     origin: Origin,
 }
 
@@ -76,6 +79,7 @@ impl Heap {
             memory,
             free: Mutex::new(vec![whole]),
             retired: AtomicUsize::new(0),
+            lent: LentMemory::default(),
             origin: Origin::here(),
         }
     }
@@ -101,12 +105,19 @@ impl Heap {
         self.is_here() && self.retired.load(Ordering::Acquire) == 0
     }
 
-    /// The offset of an address in the heap, if all `len_bytes` from there lie in it.
+    /// The offset of an address in the heap, if all `len_bytes` from there lie in it, or are lent
+    /// to it.
     #[inline]
     pub(crate) fn offset(&self, address: usize, len_bytes: usize) -> Option<usize> {
         let offset = address.wrapping_sub(self.base());
         let whole = self.len_bytes();
-        (offset < whole && len_bytes <= whole - offset).then_some(offset)
+        let is_in_it = offset < whole && len_bytes <= whole - offset;
+        if is_in_it { Some(offset) } else { self.lent.offset(address, len_bytes) }
+    }
+
+    /// Grows whenever other addresses are in the heap than before.
+    pub(crate) fn changes(&self) -> Arc<AtomicU64> {
+        self.lent.changes()
     }
 
     /// Where it begins in this process.
@@ -137,9 +148,18 @@ impl Heap {
 
     /// Takes zeroed memory.
     pub(crate) fn alloc(self: &Arc<Heap>, len_bytes: usize) -> Result<HeapBlock, Error> {
+        self.alloc_like(len_bytes, 0)
+    }
+
+    /// The same, so far behind a multiple of a huge page if it has room for one.
+    pub(super) fn alloc_like(
+        self: &Arc<Heap>,
+        len_bytes: usize,
+        behind: usize,
+    ) -> Result<HeapBlock, Error> {
         let padded = Length::of_bytes(len_bytes.max(1)).and_then(|length| length.padded(GRAIN));
         let len = padded.map_err(Error::too_long("alloc", "count"))?.bytes();
-        let offset = self.take(len).ok_or_else(|| Error::OutOfMemory {
+        let offset = self.take(len, behind).ok_or_else(|| Error::OutOfMemory {
             bytes: len_bytes,
             detail: format!(
                 "the heap has {} bytes and no free range of that size; raise heap_bytes (OXCCL_HEAP_BYTES)",
@@ -168,12 +188,12 @@ impl Heap {
         }
     }
 
-    fn take(&self, len: usize) -> Option<usize> {
+    fn take(&self, len: usize, behind: usize) -> Option<usize> {
         // What has room for huge pages begins with one.
-        let align = if len >= HUGE_PAGE { HUGE_PAGE } else { GRAIN };
+        let (align, behind) = if len >= HUGE_PAGE { (HUGE_PAGE, behind) } else { (GRAIN, 0) };
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, start) = free.iter().enumerate().find_map(|(at, &(offset, size))| {
-            let start = offset.checked_next_multiple_of(align)?;
+            let start = offset.checked_next_multiple_of(align)?.checked_add(behind)?;
             let room = size.checked_sub(start - offset)?;
             (len <= room).then_some((at, start))
         })?;

@@ -192,6 +192,12 @@ impl Signals {
             && words[..channels].iter().all(|word| done.contains(&word.load(Ordering::Acquire)))
     }
 
+    /// Says that all buckets are done, where no channel does.
+    pub(crate) fn finish(&self) {
+        let done = self.done.load(Ordering::Relaxed);
+        self.all()[self.ready_len()..].iter().for_each(|word| word.store(done, Ordering::Release));
+    }
+
     /// Lets whoever waits for a bucket go on, though it is not done: the call has failed, and runs
     /// no more.
     pub(crate) fn release(&self) {

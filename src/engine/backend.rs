@@ -140,6 +140,11 @@ pub(super) trait Backend: std::fmt::Debug {
         false
     }
 
+    /// Whether peers reach only what is in the heap.
+    fn needs_heap(&self) -> bool {
+        true
+    }
+
     /// What a part of these ranks has of that from the start.
     fn registrations_of(&self, _: &[usize]) -> Option<Registrations> {
         None

@@ -355,7 +355,7 @@ impl Engine {
     ) -> Result<(), Error> {
         let at = self.place(calls, request.grouped)?;
         *placed = Some(at).filter(|_| self.backend.finds_for_good());
-        let Some(prepared) = self.launches.placed(at) else {
+        let Some(prepared) = self.launches.just_placed(at) else {
             unreachable!("they have just been placed")
         };
         // SAFETY: as in `launch`.
@@ -391,6 +391,11 @@ impl Engine {
         len_bytes: usize,
     ) -> Result<Option<u64>, Error> {
         self.backend.register(&mut *self.bootstrap, address, len_bytes)
+    }
+
+    /// Whether peers reach only what is in this rank's heap, or lent to it.
+    pub(crate) fn needs_heap(&self) -> bool {
+        self.backend.needs_heap()
     }
 
     /// Registered once less, on all ranks, which all call this.

@@ -108,7 +108,7 @@ impl Engine {
             plans: Plans::new(links.clone(), ways),
             readers,
             rooms,
-            launches: Launches::default(),
+            launches: Launches::new(&heap),
             backend,
             links,
             heap,

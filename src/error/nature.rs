@@ -67,6 +67,7 @@ impl Error {
             | Error::OtherDevice { .. }
             | Error::OtherMemory { .. }
             | Error::MemoryOfGpu
+            | Error::NotLent { .. }
             | Error::FactorInMemory { .. }
             | Error::Unsupported { .. }
             | Error::Suspended
@@ -100,6 +101,7 @@ impl Error {
             | Error::OtherDevice { .. }
             | Error::OtherMemory { .. }
             | Error::MemoryOfGpu
+            | Error::NotLent { .. }
             | Error::FactorInMemory { .. }
             | Error::Suspended
             | Error::Unsupported { .. }
@@ -173,6 +175,7 @@ mod tests {
             Error::OtherDevice { device },
             Error::OtherMemory { device },
             Error::MemoryOfGpu,
+            Error::NotLent { reason: String::new() },
             Error::Unsupported { what: "this", device },
             Error::CopyLength { found: 1, expected: 2 },
             Error::Forked,

@@ -3,7 +3,7 @@
 //!
 //! | | blocking calls and groups | calls on a stream | groups on a stream |
 //! | --- | --- | --- | --- |
-//! | `[T]`, `[T; N]`, `Vec<T>`, `Box<[T]>` | yes | | |
+//! | `[T]`, `[T; N]`, `Vec<T>`, `Box<[T]>`, [`HostRegistration`] | yes | | |
 //! | [`HostBuffer`], [`DeviceBuffer`], [`DeviceSlice`] | yes | yes | yes |
 //! | [`Unready`](crate::Unready) | | | yes |
 //!
@@ -12,11 +12,13 @@
 
 mod allocator;
 mod marks;
+mod registered;
 mod slice;
 mod usage;
 
 pub use allocator::{HeapAllocator, HeapAllocatorUse};
 pub(crate) use marks::Marks;
+pub use registered::HostRegistration;
 pub use slice::DeviceSlice;
 pub use usage::MemoryUse;
 

@@ -13,6 +13,7 @@ pub struct MemoryUse {
     /// What messages go through: on a host address space, of which pages are memory once they are
     /// used.
     pub staging_bytes: usize,
-    /// Allocations of other libraries that are [registered](crate::Communicator::register).
+    /// Allocations of other libraries that are [registered](crate::Communicator::register), and
+    /// [slices](crate::Communicator::register_host).
     pub registrations: usize,
 }

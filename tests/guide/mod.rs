@@ -53,6 +53,11 @@ fn calls_streams_and_groups() -> Result<(), Error> {
         comm.all_reduce_in_place(&mut gradient, ReduceOp::Sum)?;
         assert_eq!(gradient[..], [2.0; 1000]);
 
+        let mut weights = vec![1.0f32; 100_000];
+        let mut weights = comm.register_host(&mut weights)?;
+        comm.broadcast_in_place(&mut weights, 0)?;
+        assert_eq!(weights[99_999], 1.0);
+
         let stream = Stream::new()?;
         let work = comm.on(&stream).all_reduce_in_place(&mut gradient, ReduceOp::Avg)?;
         // … compute something else …

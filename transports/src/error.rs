@@ -195,6 +195,12 @@ pub enum Error {
     /// Only the rank that created a region may reserve and release its pages.
     #[error("this region belongs to another rank: its pages are reserved and released there")]
     NotOwner,
+    /// Memory cannot be made a range of a region.
+    #[error("{detail}")]
+    NotPrivate {
+        /// What memory it is.
+        detail: String,
+    },
     /// No interface of this machine is meant.
     #[error("this machine has no interface with the name or address {name}: it has {known}")]
     NoInterface {

@@ -10,6 +10,7 @@
 //! Nothing here knows of schedules, collectives or kernels. Linux only.
 
 mod adapter;
+mod alias;
 pub mod bootstrap;
 mod cancel;
 mod claims;
@@ -49,6 +50,7 @@ pub mod unique_id;
 pub mod user_signal;
 
 pub use adapter::{Adapter, SYSFS};
+pub use alias::Alias;
 pub use bootstrap::{Bootstrap, Offer, Part, Reach, Shared};
 pub use cancel::Cancel;
 pub use claims::Claims;

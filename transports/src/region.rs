@@ -234,7 +234,11 @@ impl Region {
     }
 
     /// The file, and where a range begins in it.
-    fn owned(&self, offset: usize, len_bytes: usize) -> Result<(&OwnedFd, usize), Error> {
+    pub(crate) fn owned(
+        &self,
+        offset: usize,
+        len_bytes: usize,
+    ) -> Result<(&OwnedFd, usize), Error> {
         self.check(offset, len_bytes)?;
         let file = self.file.as_ref().ok_or(Error::NotOwner)?;
         Ok((file, self.offset + offset))

@@ -25,6 +25,7 @@ __all__ = [
     "Buffer",
     "Communicator",
     "Group",
+    "Registration",
     "Schedule",
     "Starting",
     "Stream",
@@ -155,6 +156,24 @@ class Allocator:
         """Gives the machine what is kept."""
 
 @final
+class Registration:
+    """An array that peers reach in place until this is closed, or gone: see
+    `Communicator.register`."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has been closed."""
+    def close(self) -> None:
+        """Ends it: the array is as any other again. No call may be using it."""
+    def __enter__(self) -> Registration: ...
+    def __exit__(
+        self,
+        raised: type[BaseException] | None,
+        _value: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None: ...
+
+@final
 class Schedule:
     """What each rank does in one collective, proven. `Communicator.local(n, schedule=schedule)` has
     its collective carried out so."""
@@ -252,6 +271,11 @@ class Communicator:
         """Zeroed memory of the communicator's device, which every rank reaches in place. Not
         collective. It outlives the communicator. A type or shape that cannot be, and a heap
         without so long a range, are errors."""
+    def register(self, array: _Array) -> Registration:
+        """Has peers reach an array of another library on the host in place, as memory of `empty`,
+        until what this returns is closed. Not collective; but all ranks register what they use in a
+        call, or none does. Nobody may use the array in another thread meanwhile, nor when it is
+        closed."""
     def all_reduce(
         self,
         input: _Array,

@@ -11,6 +11,7 @@ use crate::buffer::Buffer;
 use crate::config::config;
 use crate::element::Element;
 use crate::error::{misuse, raise};
+use crate::registration::{Bytes, Registration};
 use crate::request::{Ends, Kept, Request};
 use crate::starting::Starting;
 use crate::unique_id::UniqueId;
@@ -202,6 +203,18 @@ impl Communicator {
         let bytes = bytes.ok_or_else(|| misuse("that is more than memory can have"))?;
         let (memory, device) = self.with(py, |comm| Ok((comm.alloc(bytes)?, comm.device())))?;
         Ok(Buffer::new(memory, element, shape, device))
+    }
+
+    /// Has peers reach an array of another library on the host in place, as memory of `empty`,
+    /// until what this returns is closed. Not collective; but all ranks register what they use in a
+    /// call, or none does. Nobody may use the array in another thread meanwhile, nor when it is
+    /// closed.
+    fn register(&self, py: Python<'_>, array: &Bound<'_, PyAny>) -> PyResult<Registration> {
+        let array = Array::of(array)?;
+        let bytes = Bytes::of(&array)?;
+        // SAFETY: the array is kept by what is returned; that nobody uses it, the caller promises.
+        let registration = self.with(py, |comm| unsafe { bytes.register(comm) })?;
+        Ok(Registration::new(registration, array.keep))
     }
 
     /// Every rank's output, of as many elements as its input, is the reduction of all inputs;

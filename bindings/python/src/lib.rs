@@ -9,6 +9,7 @@ mod communicator;
 mod config;
 mod element;
 mod error;
+mod registration;
 mod request;
 mod schedule;
 mod starting;
@@ -28,6 +29,7 @@ fn _oxccl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<buffer::Buffer>()?;
     module.add_class::<communicator::Communicator>()?;
     module.add_class::<communicator::Group>()?;
+    module.add_class::<registration::Registration>()?;
     module.add_class::<schedule::Schedule>()?;
     module.add_class::<starting::Starting>()?;
     module.add_class::<stream::Stream>()?;

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import oxccl
-from ranks import finish, start, threads
+from ranks import finish, run, start, threads
 
 RANDOM = np.random.default_rng()
 WORLD = 3
@@ -362,6 +362,44 @@ def test_a_rank_joins_later() -> None:
         joined = pool.submit(join)
         threads(2, run)
         joined.result(timeout=60)
+
+
+def test_arrays_are_registered() -> None:
+    program = """
+        import numpy as np, oxccl
+        with oxccl.Communicator.from_env(timeout=60) as comm:
+            arrays = [np.full(count, comm.rank + 1, "float32") for count in (3, 1000, 300_000)]
+            shared = comm.empty(300_000)
+            for array in arrays:
+                with comm.register(array) as registration:
+                    assert not registration.closed
+                    comm.all_reduce(array)
+                    with comm.group():
+                        comm.all_reduce(array[1:])
+                        comm.broadcast(array[:1], root=0)
+                assert registration.closed and array[0] == 3 and (array[1:] == 6).all()
+                registration.close()
+            array = arrays[2]
+            registration = comm.register(array)
+            try:
+                comm.register(array)
+            except oxccl.UsageError as error:
+                assert "cannot be registered" in str(error), error
+            else:
+                raise AssertionError("it is registered already")
+            # With a buffer of the communicator on another rank: it is reached alike.
+            np.asarray(shared)[:] = array
+            comm.all_reduce(array if comm.rank == 0 else shared)
+            del registration
+            comm.all_reduce(array)
+            frozen = np.zeros(10)
+            frozen.flags.writeable = False
+            try:
+                comm.register(frozen)
+            except oxccl.UsageError as error:
+                print(error)
+    """
+    assert run(2, program) == ["an array that cannot be written cannot be registered\n"] * 2
 
 
 def test_memory_is_told() -> None:

@@ -86,6 +86,9 @@ pub(crate) struct BenchOptions {
     /// comm.alloc's.
     #[arg(long)]
     pub(crate) private: bool,
+    /// Buffers are ordinary memory of each rank, which is registered.
+    #[arg(long, conflicts_with = "private")]
+    pub(crate) registered: bool,
     /// Leaves ranks on whatever cores the system gives them.
     #[arg(long)]
     pub(crate) no_bind: bool,

@@ -5,21 +5,55 @@ use std::ops::{Deref, DerefMut};
 
 use oxccl::memory::{Borrowed, Input, Output};
 use oxccl::{
-    Collectives, Communicator, Device, DeviceBuffer, DeviceSlice, Element, Error, HostBuffer, Kind,
-    OpKind, ReduceOp,
+    Collectives, Communicator, Device, DeviceBuffer, DeviceSlice, Element, Error, HostBuffer,
+    HostRegistration, Kind, OpKind, ReduceOp,
 };
 
+use super::args::BenchOptions;
 use super::case::{Case, Placement, Shape};
 use super::check::Inputs;
 use super::sample::Sample;
 use oxccl_transports::cuda::{DeviceMemory, copy_in, copy_out};
 
-/// Memory of either kind.
+/// Whose memory buffers are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// From comm.alloc.
+    Heap,
+    /// The rank's own.
+    Private,
+    /// The rank's own, which is registered.
+    Registered,
+}
+
+impl Whose {
+    pub(super) fn of(options: &BenchOptions) -> Whose {
+        match (options.private, options.registered) {
+            (true, _) => Whose::Private,
+            (false, true) => Whose::Registered,
+            (false, false) => Whose::Heap,
+        }
+    }
+
+    /// Whether other ranks reach it in place.
+    pub(super) fn is_reached(self) -> bool {
+        self != Whose::Private
+    }
+}
+
+/// Memory of one of these kinds.
 pub(super) enum Memory<T: Element> {
     /// From comm.alloc: other ranks reach it in place.
     Shared(HostBuffer<T>),
     /// The rank's own.
     Private(Vec<T>),
+    /// The rank's own, which other ranks reach in place.
+    Registered {
+        /// What calls use.
+        slice: HostRegistration<'static, T>,
+        /// What that is of, and goes after it.
+        _memory: Vec<T>,
+    },
     /// From comm.alloc on a GPU, and what the host looks at in its place.
     Gpu {
         /// Copied there and back around calls that are checked.
@@ -75,6 +109,7 @@ impl<T: Element> Memory<T> {
         match self {
             Memory::Shared(buffer) => buffer.as_mut_ptr(),
             Memory::Private(buffer) => buffer.as_mut_ptr(),
+            Memory::Registered { slice: buffer, .. } => buffer.as_mut_ptr(),
             Memory::Gpu { buffer, .. } => buffer.as_ptr(),
             Memory::Foreign { memory, .. } => memory.as_ptr().cast(),
         }
@@ -88,6 +123,7 @@ impl<T: Element> Deref for Memory<T> {
         match self {
             Memory::Shared(buffer) => buffer,
             Memory::Private(buffer) => buffer,
+            Memory::Registered { slice: buffer, .. } => buffer,
             Memory::Gpu { mirror, .. } | Memory::Foreign { mirror, .. } => mirror,
         }
     }
@@ -98,6 +134,7 @@ impl<T: Element> DerefMut for Memory<T> {
         match self {
             Memory::Shared(buffer) => buffer,
             Memory::Private(buffer) => buffer,
+            Memory::Registered { slice: buffer, .. } => buffer,
             Memory::Gpu { mirror, .. } | Memory::Foreign { mirror, .. } => mirror,
         }
     }
@@ -186,7 +223,7 @@ impl<T: Sample> Buffers<T> {
     pub(super) fn allocate(
         comm: &Communicator,
         largest: Shape,
-        private: bool,
+        whose: Whose,
         rotate: usize,
     ) -> Result<Buffers<T>, Error> {
         let context = comm.context();
@@ -194,13 +231,20 @@ impl<T: Sample> Buffers<T> {
             let bytes = rotated_bytes(count.max(1) * size_of::<T>(), rotate);
             let count = bytes.div_ceil(size_of::<T>());
             let zeros = || vec![T::ZERO; count];
-            let mut memory = Ok::<_, Error>(match (private, &context) {
-                (true, None) => Memory::Private(zeros()),
-                (false, None) => Memory::Shared(comm.alloc_host::<T>(count)?),
-                (false, Some(_)) => {
+            let mut memory = Ok::<_, Error>(match (whose, &context) {
+                (Whose::Private, None) => Memory::Private(zeros()),
+                (Whose::Registered, _) => {
+                    let mut memory = zeros();
+                    // SAFETY: it is not used otherwise, and goes behind what is made of it.
+                    let slice =
+                        unsafe { std::slice::from_raw_parts_mut(memory.as_mut_ptr(), count) };
+                    Memory::Registered { slice: comm.register_host(slice)?, _memory: memory }
+                }
+                (Whose::Heap, None) => Memory::Shared(comm.alloc_host::<T>(count)?),
+                (Whose::Heap, Some(_)) => {
                     Memory::Gpu { mirror: zeros(), buffer: comm.alloc::<T>(count)? }
                 }
-                (true, Some(context)) => {
+                (Whose::Private, Some(context)) => {
                     let memory = DeviceMemory::allocate(context, count * size_of::<T>());
                     let memory = memory.map_err(oxccl_transports::Error::from)?;
                     Memory::Foreign { mirror: zeros(), memory }

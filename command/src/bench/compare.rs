@@ -6,7 +6,7 @@ use std::time::Duration;
 use oxccl::plans::algorithms::Entry;
 use oxccl::{Collectives, DataType, Kind, OpKind, Order, Pin, ReduceOp};
 
-use super::buffers::Buffers;
+use super::buffers::{Buffers, Whose};
 use super::case::{Case, Placement};
 use super::check::Inputs;
 use super::measure::{calibrate, median, repeat};
@@ -110,7 +110,8 @@ impl<'a> Comparison<'a> {
         let case = Case { kind, data_type: DATA_TYPE, op: OP, root };
         let (rank, ranks) = (comms.measured.rank(), comms.measured.world_size());
         let shape = case.shape(ranks, largest_bytes);
-        let mut buffers = Buffers::allocate(&comms.measured, shape, private, 1)?;
+        let whose = if private { Whose::Private } else { Whose::Heap };
+        let mut buffers = Buffers::allocate(&comms.measured, shape, whose, 1)?;
         let inputs = Inputs { case, shape, ranks, order, seed: 1 };
         buffers.fill(&inputs, rank, Placement::OutOfPlace)?;
         comms.measured.set_order(order)?;

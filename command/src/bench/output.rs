@@ -9,6 +9,7 @@ use oxccl_kernels::HostExecutor;
 
 use super::against::{self, Log};
 use super::args::BenchOptions;
+use super::buffers::Whose;
 use super::case::Case;
 use super::predict::{self, Model};
 use super::report::{Format, Row};
@@ -195,7 +196,11 @@ fn header(options: &BenchOptions, ranks: usize, probe: Option<Probe>) -> String 
         std::thread::available_parallelism().map_or(1, usize::from),
         HostExecutor::detect().isa().name(),
         if options.threads { "threads" } else { "processes" },
-        if options.private { "private to each rank" } else { "of comm.alloc" },
+        match Whose::of(options) {
+            Whose::Private => "private to each rank",
+            Whose::Registered => "registered",
+            Whose::Heap => "of comm.alloc",
+        },
         config.order,
         pinned.into_iter().flatten().collect::<String>(),
         rotation(options),

@@ -7,7 +7,7 @@ use oxccl_transports::Server;
 use oxccl_transports::cuda::Context;
 
 use super::args::BenchOptions;
-use super::buffers::Buffers;
+use super::buffers::{Buffers, Whose};
 use super::case::{Case, Placement, Shape};
 use super::check::Inputs;
 use super::group;
@@ -121,8 +121,12 @@ impl Bench<'_> {
         let Some(largest) = sizes.last() else { return Ok(()) };
         let largest = case.shape(ranks, *largest);
         let options = self.options;
-        let mut buffers =
-            Buffers::<T>::allocate(&self.comms.measured, largest, options.private, options.rotate)?;
+        let mut buffers = Buffers::<T>::allocate(
+            &self.comms.measured,
+            largest,
+            Whose::of(options),
+            options.rotate,
+        )?;
         self.output.case(case);
         for &bytes in sizes {
             let shape = case.shape(ranks, bytes);
@@ -146,10 +150,10 @@ impl Bench<'_> {
         placement: Placement,
         buffers: &mut Buffers<T>,
     ) -> Result<Option<Row>, Error> {
-        let (measured, private) = (&self.comms.measured, self.options.private);
+        let (measured, windows) = (&self.comms.measured, Whose::of(self.options).is_reached());
         let in_place = placement == Placement::InPlace;
         let plan =
-            measured.plan::<T>(case.kind, case.op, shape.count, case.root, in_place, !private);
+            measured.plan::<T>(case.kind, case.op, shape.count, case.root, in_place, windows);
         let plan = match plan {
             Err(Error::NoAlgorithm { .. }) if in_place => return Ok(None),
             other => other?,

@@ -9,7 +9,7 @@ use oxccl::{Collective, Collectives, Config, Error, Kind, StepTrace, TracedStep}
 use serde_json::{Value, json};
 
 use super::args::BenchOptions;
-use super::buffers::Buffers;
+use super::buffers::{Buffers, Whose};
 use super::case::{Case, Placement, Shape};
 use super::rank::Comms;
 use super::sample::Sample;
@@ -54,12 +54,12 @@ fn call<T: Sample>(
     case: &Case,
     shape: Shape,
 ) -> Result<oxccl::plans::tune::Plan, Error> {
-    let mut buffers = Buffers::<T>::allocate(&comms.measured, shape, options.private, 1)?;
+    let mut buffers = Buffers::<T>::allocate(&comms.measured, shape, Whose::of(options), 1)?;
     buffers.call(&comms.measured, case, shape, Placement::OutOfPlace)?;
     comms.control.barrier()?;
     comms.measured.set_trace(true)?;
     buffers.call(&comms.measured, case, shape, Placement::OutOfPlace)?;
-    let windows = !options.private;
+    let windows = Whose::of(options).is_reached();
     comms.measured.plan::<T>(case.kind, case.op, shape.count, case.root, false, windows)
 }
 

@@ -8,7 +8,7 @@ use super::links::Links;
 use super::prepared::{Block, Buffers, Chain, Places, Prepared, Source, has_tables};
 use super::tally::Tally;
 use crate::call::CheckedCall;
-use crate::device::{Heap, HeapBlock, Heaps, Host, Signals};
+use crate::device::{Edge, Heap, HeapBlock, Heaps, Host, Signals};
 use crate::error::Error;
 use crate::target::Device;
 use crate::work::Flight;
@@ -18,6 +18,8 @@ use oxccl_plans::lower::Program;
 use oxccl_transports::{Bootstrap, Reach, Region};
 use std::sync::Arc;
 use std::time::Instant;
+
+const UNREADY_EDGES: &str = "a group whose buckets are not ready, over registered memory that shares pages with other memory,";
 
 /// One rank's part of the host.
 #[derive(Debug)]
@@ -41,6 +43,34 @@ struct Tables {
     /// A [`f::SegmentTokens`] for each entry: in the heap, for peers. None where the machine needs
     /// no tables.
     shared: Option<HeapBlock>,
+    /// What is copied to the heap before the launch and, of outputs, back after it.
+    edges: Edges,
+}
+
+#[derive(Debug, Default)]
+struct Edges {
+    inputs: Vec<Edge>,
+    outputs: Vec<Edge>,
+}
+
+impl Edges {
+    fn are_some(&self) -> bool {
+        !(self.inputs.is_empty() && self.outputs.is_empty())
+    }
+
+    /// # Safety
+    /// The memory of the calls is there, and nobody else uses it.
+    unsafe fn copy_in(&self) {
+        // SAFETY: by this function's contract.
+        self.inputs.iter().chain(&self.outputs).for_each(|edge| unsafe { edge.copy_in() });
+    }
+
+    /// # Safety
+    /// As for [`copy_in`](Edges::copy_in).
+    unsafe fn copy_out(&self) {
+        // SAFETY: by this function's contract.
+        self.outputs.iter().for_each(|edge| unsafe { edge.copy_out() });
+    }
 }
 
 impl HostBackend {
@@ -54,6 +84,21 @@ impl HostBackend {
     ) -> HostBackend {
         let (programs, tables) = (Vec::new(), Vec::new());
         HostBackend { host, programs, tables, ranks, heap, links, reach, has_times }
+    }
+
+    /// Where the machine uses the call's buffers; what of them has to be copied there is added.
+    fn reach(&self, call: &CheckedCall, edges: &mut Edges) -> (*mut u8, *mut u8) {
+        let (input_bytes, output_bytes) = call.buffer_bytes();
+        let (input, first) = self.heap.reach(call.input, input_bytes);
+        let (output, second) = self.heap.reach(call.output, output_bytes);
+        edges.inputs.extend(first.into_iter().flatten());
+        edges.outputs.extend(second.into_iter().flatten());
+        (input, output)
+    }
+
+    /// Whether peers reach the call's buffers in the heap.
+    fn is_in_heap(&self, call: &CheckedCall) -> bool {
+        self.needs_heap() && self.find(call).is_ok_and(|(_, windows)| windows)
     }
 }
 
@@ -126,13 +171,24 @@ impl Backend for HostBackend {
             segments: segments.as_ptr(),
             tokens,
         });
-        self.tables.push(Tables { chain, shared });
+        self.tables.push(Tables { chain, shared, edges: Edges::default() });
         Ok(self.tables.len() - 1)
     }
 
     fn place(&mut self, prepared: &mut Prepared, buffers: Buffers<'_>) -> Result<(), Error> {
-        let base = (self.reach != Reach::SameProcess).then(|| self.heap.base());
-        let Tables { chain, shared } = &mut self.tables[prepared.tables];
+        let base = self.needs_heap().then(|| self.heap.base());
+        let (mut edges, mut reached) = (Edges::default(), Vec::new());
+        if self.heap.has_lent() {
+            reached.extend_from_slice(buffers.calls);
+            for call in reached.iter_mut().filter(|call| self.is_in_heap(call)) {
+                (call.input, call.output) = self.reach(call, &mut edges);
+            }
+        }
+        let calls = if reached.is_empty() { buffers.calls } else { &reached };
+        let buffers = Buffers { calls, ..buffers };
+        prepared.has_edges = edges.are_some();
+        let Tables { chain, shared, edges: known } = &mut self.tables[prepared.tables];
+        *known = edges;
         let tokens = shared.as_ref().map(|shared| shared.as_ptr().cast::<f::SegmentTokens>());
         chain.set_buffers((&prepared.blocks, &prepared.sources), buffers, base, |at, shared| {
             let Some(tokens) = tokens else { return };
@@ -147,14 +203,20 @@ impl Backend for HostBackend {
 
     fn place_again(&mut self, prepared: &mut Prepared, call: &CheckedCall) -> bool {
         let Ok((tokens, windows)) = self.find(call) else { return false };
+        let mut edges = Edges::default();
+        let (input, output) = match windows && self.needs_heap() {
+            true => self.reach(call, &mut edges),
+            false => (call.input, call.output),
+        };
         // SAFETY: the tables of what is prepared live as long as it, and nobody else uses them.
-        match unsafe { prepared.first.as_mut() } {
-            Some(first) if windows == prepared.has_windows => {
-                (first.input, first.output, first.tokens) = (call.input, call.output, tokens);
-                true
-            }
-            _ => false,
+        let first = unsafe { prepared.first.as_mut() };
+        let Some(first) = first.filter(|_| windows == prepared.has_windows) else { return false };
+        (first.input, first.output, first.tokens) = (input, output, tokens);
+        if prepared.has_edges || edges.are_some() {
+            prepared.has_edges = edges.are_some();
+            self.tables[prepared.tables].edges = edges;
         }
+        true
     }
 
     fn heaps(&self) -> Heaps {
@@ -174,6 +236,13 @@ impl Backend for HostBackend {
         request: &Request<'_>,
     ) -> Result<(), Error> {
         let ranks = &*self.ranks;
+        let told = request.flight.and_then(|flight| Flight::signals(flight));
+        let edges = prepared.has_edges.then(|| &self.tables[prepared.tables].edges);
+        if edges.is_some() && told.is_some_and(Signals::is_gated) {
+            return Err(Error::Unsupported { what: UNREADY_EDGES, device: Device::Host });
+        }
+        // Of what is copied behind the launch, nothing is done before.
+        let signals = told.filter(|_| edges.is_none());
         let call = tally.launch();
         let numbered = prepared.count(ranks.rank, tally);
         if let Some(timeout) = request.timeout {
@@ -181,12 +250,15 @@ impl Backend for HostBackend {
         }
         ranks.poll.set_collective(numbered.collective);
         let log = ranks.control.own_log();
-        let signals = request.flight.and_then(|flight| Flight::signals(flight));
         if self.has_times {
             ranks.control.own_badge().begin(call);
         }
         log.enter(call, &prepared.words);
         let channels = prepared.channels;
+        if let Some(edges) = edges {
+            // SAFETY: the caller vouches for the buffers.
+            unsafe { edges.copy_in() };
+        }
         // SAFETY: the tables of what is prepared live as long as it, and nobody else uses them.
         let outcome = match unsafe { prepared.first.as_mut() } {
             None => f::Outcome::Done,
@@ -202,6 +274,11 @@ impl Backend for HostBackend {
         };
         // A call that has waited for nobody may have ended well.
         if outcome == f::Outcome::Done && !ranks.is_aborted() {
+            if let Some(edges) = edges {
+                // SAFETY: as above.
+                unsafe { edges.copy_out() };
+                told.inspect(|told| told.launch(channels)).inspect(|told| told.finish());
+            }
             if self.has_times {
                 ranks.control.own_badge().end(call, prepared.meets_all);
             }
@@ -227,6 +304,14 @@ impl Backend for HostBackend {
 
     fn resume(&mut self, _: &mut dyn Bootstrap, _: Instant) -> Result<(), Error> {
         Err(Error::Unsupported { what: "resuming", device: Device::Host })
+    }
+
+    fn registrations(&self) -> usize {
+        self.heap.lent_count()
+    }
+
+    fn needs_heap(&self) -> bool {
+        self.reach != Reach::SameProcess
     }
 
     fn register(

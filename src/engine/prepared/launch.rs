@@ -59,6 +59,8 @@ pub(in crate::engine) struct Prepared {
     pub(in crate::engine) meets_all: bool,
     /// Of a call by itself: whether peers reach its buffers.
     pub(in crate::engine) has_windows: bool,
+    /// Whether anything is copied to the heap for it, and back.
+    pub(in crate::engine) has_edges: bool,
     /// What all ranks must agree on, but for factors, and with them.
     base: Digest,
     digest: Digest,
@@ -109,6 +111,7 @@ impl Prepared {
             is_collective: record.is_collective(),
             meets_all: meets_all(&identity),
             has_windows: identity.signatures.first().is_some_and(|call| call.windows),
+            has_edges: false,
             words: record.encode(),
             record,
             base,

@@ -24,16 +24,23 @@ pub(super) use make::Maker;
 pub(super) use plans::{Plans, Ways, Whose};
 
 use crate::call::{CheckedCall, Mix, Placed, Signature};
+use crate::device::Heap;
 use crate::error::Error;
 use launch::Identity;
 use oxccl_kernels::format as f;
 use oxccl_plans::element::OpKind;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// All launches that are prepared.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Launches {
+    /// Grows when addresses are reached otherwise than before; and how far it had come when calls
+    /// were placed.
+    changes: Arc<AtomicU64>,
+    seen: u64,
     prepared: Vec<Prepared>,
     index: HashMap<u64, Vec<usize>, BuildHasherDefault<Mix>>,
     /// Of the calls at hand: what they are, and how peers find their buffers.
@@ -50,6 +57,22 @@ pub(super) struct Launches {
 }
 
 impl Launches {
+    /// None yet, of a communicator over this heap.
+    pub(super) fn new(heap: &Heap) -> Launches {
+        Launches {
+            changes: heap.changes(),
+            seen: 0,
+            prepared: Vec::new(),
+            index: HashMap::default(),
+            asked: Vec::new(),
+            tokens: Vec::new(),
+            places: Vec::new(),
+            factors: Vec::new(),
+            placings: 0,
+            plans: 0,
+        }
+    }
+
     pub(super) fn clear(&mut self) {
         self.prepared.clear();
         self.index.clear();
@@ -68,6 +91,15 @@ impl Launches {
     /// The launch of calls that have been placed, if they still are.
     #[inline]
     pub(super) fn placed(&mut self, placed: Placed) -> Option<&mut Prepared> {
+        if self.changes.load(Ordering::Acquire) != self.seen {
+            return None;
+        }
+        self.just_placed(placed)
+    }
+
+    /// The same where they have just been placed.
+    #[inline]
+    pub(super) fn just_placed(&mut self, placed: Placed) -> Option<&mut Prepared> {
         self.prepared.get_mut(placed.at).filter(|prepared| prepared.placed == placed.placing)
     }
 
@@ -79,6 +111,11 @@ impl Launches {
         grouped: bool,
         maker: &mut Maker<'_>,
     ) -> Result<Placed, Error> {
+        let changes = self.changes.load(Ordering::Acquire);
+        if changes != self.seen {
+            self.displace();
+            self.seen = changes;
+        }
         self.look_at(calls, grouped, maker)?;
         let is_lone = is_lone(calls, grouped);
         let hash = hash(&(&self.asked, is_lone));

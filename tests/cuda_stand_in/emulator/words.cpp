@@ -1,7 +1,7 @@
 // Words that blocks share on purpose, with the values that they have had: a load gives one that its
 // thread may still see, and what the store of it carries. Not those before one whose store it knows
-// of, or of a load of which it knows. Nor those that were replaced some launches ago: flags that come
-// again after very many messages rest on that (flagged.h).
+// of, or of a load of which it knows. Nor those that were replaced some launches ago: flags that
+// come again after very many messages rest on that (flagged.h).
 #include <memory>
 
 #include "account.h"

@@ -14,6 +14,7 @@ impl Error {
             | Error::TooManyRegions { .. }
             | Error::OutOfRange { .. }
             | Error::NotOwner
+            | Error::NotPrivate { .. }
             | Error::NoInterface { .. }
             | Error::PortTaken { .. }
             | Error::Address { .. } => true,
@@ -62,6 +63,7 @@ impl Error {
             | Error::OutOfMemory { .. }
             | Error::OutOfRange { .. }
             | Error::NotOwner
+            | Error::NotPrivate { .. }
             | Error::NoInterface { .. }
             | Error::PortTaken { .. }
             | Error::Address { .. }
