@@ -105,14 +105,12 @@ impl Heap {
         self.is_here() && self.retired.load(Ordering::Acquire) == 0
     }
 
-    /// The offset of an address in the heap, if all `len_bytes` from there lie in it, or are lent
-    /// to it.
+    /// The offset of an address in the heap, if all `len_bytes` from there lie in it.
     #[inline]
     pub(crate) fn offset(&self, address: usize, len_bytes: usize) -> Option<usize> {
         let offset = address.wrapping_sub(self.base());
         let whole = self.len_bytes();
-        let is_in_it = offset < whole && len_bytes <= whole - offset;
-        if is_in_it { Some(offset) } else { self.lent.offset(address, len_bytes) }
+        (offset < whole && len_bytes <= whole - offset).then_some(offset)
     }
 
     /// Grows whenever other addresses are in the heap than before.

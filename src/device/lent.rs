@@ -59,6 +59,16 @@ impl Edge {
     }
 }
 
+/// Where a buffer is in the heap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reached {
+    pub(crate) offset: usize,
+    /// Where the machine uses it.
+    pub(crate) at: *mut u8,
+    /// What of it has to be copied there, and back.
+    pub(crate) edges: [Option<Edge>; 2],
+}
+
 impl LentMemory {
     /// Changes whenever something is lent, or not any more.
     pub(super) fn changes(&self) -> Arc<AtomicU64> {
@@ -80,13 +90,6 @@ impl LentMemory {
         is_in_it.then(|| place.clone())
     }
 
-    /// Where these bytes are in the heap, if they are lent.
-    #[cold]
-    pub(super) fn offset(&self, address: usize, len_bytes: usize) -> Option<usize> {
-        let place = self.find(address, len_bytes)?;
-        Some(place.offset + (address - place.bytes.start))
-    }
-
     fn change(&self, change: impl FnOnce(&mut BTreeMap<usize, Place>) -> Option<Place>) {
         change(&mut self.all.write().unwrap_or_else(PoisonError::into_inner));
         self.changes.fetch_add(1, Ordering::Release);
@@ -104,15 +107,21 @@ impl Heap {
         self.lent.all.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Where the machine uses these bytes, and which of them are to be copied there and back: none
-    /// but of lent memory.
-    pub(crate) fn reach(&self, at: *mut u8, len_bytes: usize) -> (*mut u8, [Option<Edge>; 2]) {
+    /// Where these bytes are in the heap, if all are there, or lent to it.
+    #[inline]
+    pub(crate) fn reach(&self, at: *mut u8, len_bytes: usize) -> Option<Reached> {
+        match self.offset(at.addr(), len_bytes) {
+            Some(offset) => Some(Reached { offset, at, edges: [None; 2] }),
+            None => self.reach_lent(at, len_bytes),
+        }
+    }
+
+    #[cold]
+    fn reach_lent(&self, at: *mut u8, len_bytes: usize) -> Option<Reached> {
         let address = at.addr();
-        let Some(place) = self.lent.find(address, len_bytes) else { return (at, [None; 2]) };
-        let base = self.base() + place.offset;
-        let to = |address: usize| {
-            std::ptr::with_exposed_provenance_mut(base + (address - place.bytes.start))
-        };
+        let place = self.lent.find(address, len_bytes)?;
+        let offset = |address: usize| place.offset + (address - place.bytes.start);
+        let to = |address| std::ptr::with_exposed_provenance_mut(self.base() + offset(address));
         let end = address + len_bytes;
         let edge = |edge: Range<usize>| {
             (!edge.is_empty()).then(|| Edge {
@@ -123,7 +132,7 @@ impl Heap {
         };
         let head = edge(address..end.min(place.pages.start));
         let tail = edge(address.max(place.pages.end)..end);
-        (to(address), [head, tail])
+        Some(Reached { offset: offset(address), at: to(address), edges: [head, tail] })
     }
 }
 

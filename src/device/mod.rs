@@ -29,7 +29,7 @@ pub(crate) use copy::{ControlCopy, NoCopy};
 pub(crate) use heap::{Heap, HeapBlock};
 pub(crate) use heaps::{ByRank, Heaps};
 pub(crate) use host::{Host, Waiting};
-pub(crate) use lent::{Edge, Lent};
+pub(crate) use lent::{Edge, Lent, Reached};
 pub(crate) use links::{LinkPorts, NotOpen, Reaching};
 pub(crate) use log::{CallRecord, RECORD_WORDS};
 pub(crate) use processor::{allow_fences, have_own_cores, last_level_cache_bytes, usable_cores};

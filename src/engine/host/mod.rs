@@ -8,7 +8,7 @@ use super::links::Links;
 use super::prepared::{Block, Buffers, Chain, Places, Prepared, Source, has_tables};
 use super::tally::Tally;
 use crate::call::CheckedCall;
-use crate::device::{Edge, Heap, HeapBlock, Heaps, Host, Signals};
+use crate::device::{Edge, Heap, HeapBlock, Heaps, Host, Reached, Signals};
 use crate::error::Error;
 use crate::target::Device;
 use crate::work::Flight;
@@ -86,39 +86,50 @@ impl HostBackend {
         HostBackend { host, programs, tables, ranks, heap, links, reach, has_times }
     }
 
-    /// Where the machine uses the call's buffers; what of them has to be copied there is added.
-    fn reach(&self, call: &CheckedCall, edges: &mut Edges) -> (*mut u8, *mut u8) {
-        let (input_bytes, output_bytes) = call.buffer_bytes();
-        let (input, first) = self.heap.reach(call.input, input_bytes);
-        let (output, second) = self.heap.reach(call.output, output_bytes);
-        edges.inputs.extend(first.into_iter().flatten());
-        edges.outputs.extend(second.into_iter().flatten());
-        (input, output)
+    /// Looks for the call's buffers; what of them has to be copied to the heap is added.
+    #[inline]
+    fn look_for(&self, call: &CheckedCall, edges: &mut Edges) -> Found {
+        let (addresses, lengths) = ([call.input, call.output], call.buffer_bytes());
+        let found = |windows| Found {
+            tokens: f::Tokens { input: addresses[0] as u64, output: addresses[1] as u64 },
+            windows,
+            addresses,
+        };
+        if self.reach == Reach::SameProcess {
+            return found(true);
+        }
+        let reach = |at: *mut u8, len_bytes| match at.is_null() {
+            true => Some(Reached { offset: 0, at, edges: [None; 2] }),
+            false => self.heap.reach(at, len_bytes),
+        };
+        let is_one = addresses[0] == addresses[1] && lengths.0 == lengths.1;
+        let input = reach(addresses[0], lengths.0);
+        let output = if is_one { input } else { reach(addresses[1], lengths.1) };
+        // What the system reads it finds by its address.
+        let (Some(input), Some(output)) = (input, output) else { return found(false) };
+        edges.inputs.extend(input.edges.into_iter().flatten());
+        edges.outputs.extend(output.edges.into_iter().flatten());
+        Found {
+            tokens: f::Tokens { input: input.offset as u64, output: output.offset as u64 },
+            windows: true,
+            addresses: [input.at, output.at],
+        }
     }
+}
 
-    /// Whether peers reach the call's buffers in the heap.
-    fn is_in_heap(&self, call: &CheckedCall) -> bool {
-        self.needs_heap() && self.find(call).is_ok_and(|(_, windows)| windows)
-    }
+/// Where a call's buffers are.
+struct Found {
+    /// How peers find them, and whether they can.
+    tokens: f::Tokens,
+    windows: bool,
+    /// Where the machine uses them.
+    addresses: [*mut u8; 2],
 }
 
 impl Backend for HostBackend {
     fn find(&self, call: &CheckedCall) -> Result<(f::Tokens, bool), Error> {
-        if self.reach == Reach::SameProcess {
-            let tokens = f::Tokens { input: call.input as u64, output: call.output as u64 };
-            return Ok((tokens, true));
-        }
-        let (input_bytes, output_bytes) = call.buffer_bytes();
-        let token = |address: *mut u8, len| {
-            if address.is_null() { Some(0) } else { self.heap.offset(address as usize, len) }
-        };
-        Ok(match (token(call.input, input_bytes), token(call.output, output_bytes)) {
-            (Some(input), Some(output)) => {
-                (f::Tokens { input: input as u64, output: output as u64 }, true)
-            }
-            // What the system reads it finds by its address.
-            _ => (f::Tokens { input: call.input as u64, output: call.output as u64 }, false),
-        })
+        let Found { tokens, windows, .. } = self.look_for(call, &mut Edges::default());
+        Ok((tokens, windows))
     }
 
     fn missed_wakes(&self) -> u64 {
@@ -178,10 +189,10 @@ impl Backend for HostBackend {
     fn place(&mut self, prepared: &mut Prepared, buffers: Buffers<'_>) -> Result<(), Error> {
         let base = self.needs_heap().then(|| self.heap.base());
         let (mut edges, mut reached) = (Edges::default(), Vec::new());
-        if self.heap.has_lent() {
+        if self.needs_heap() && self.heap.has_lent() {
             reached.extend_from_slice(buffers.calls);
-            for call in reached.iter_mut().filter(|call| self.is_in_heap(call)) {
-                (call.input, call.output) = self.reach(call, &mut edges);
+            for call in &mut reached {
+                [call.input, call.output] = self.look_for(call, &mut edges).addresses;
             }
         }
         let calls = if reached.is_empty() { buffers.calls } else { &reached };
@@ -202,16 +213,13 @@ impl Backend for HostBackend {
     }
 
     fn place_again(&mut self, prepared: &mut Prepared, call: &CheckedCall) -> bool {
-        let Ok((tokens, windows)) = self.find(call) else { return false };
         let mut edges = Edges::default();
-        let (input, output) = match windows && self.needs_heap() {
-            true => self.reach(call, &mut edges),
-            false => (call.input, call.output),
-        };
+        let Found { tokens, windows, addresses } = self.look_for(call, &mut edges);
         // SAFETY: the tables of what is prepared live as long as it, and nobody else uses them.
         let first = unsafe { prepared.first.as_mut() };
         let Some(first) = first.filter(|_| windows == prepared.has_windows) else { return false };
-        (first.input, first.output, first.tokens) = (input, output, tokens);
+        [first.input, first.output] = addresses;
+        first.tokens = tokens;
         if prepared.has_edges || edges.are_some() {
             prepared.has_edges = edges.are_some();
             self.tables[prepared.tables].edges = edges;
