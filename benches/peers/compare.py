@@ -114,6 +114,7 @@ def oxccl_commands(op, ranks, sizes, options, *flags):
 
 CONTESTANTS = {
     "oxccl": oxccl_commands,
+    "oxccl-registered": lambda *case: oxccl_commands(*case, "--registered"),
     "oxccl-private": lambda *case: oxccl_commands(*case, "--private"),
     "openmpi": lambda *case: mpi_commands(openmpi, "mpi_bench.openmpi", *case),
     "openmpi5": lambda *case: mpi_commands(openmpi5, "mpi_bench.openmpi5", *case),

@@ -15,10 +15,11 @@ import pathlib
 import statistics
 import sys
 
-OURS = ("oxccl", "oxccl-private")
+OURS = ("oxccl", "oxccl-registered", "oxccl-private")
 TITLES = {
-    "oxccl": "oxccl", "oxccl-private": "oxccl, private", "openmpi": "Open MPI", "openmpi5": "Open MPI 5",
-    "mpich": "MPICH", "mpich5": "MPICH 5", "impi": "Intel MPI", "gloo": "Gloo",
+    "oxccl": "oxccl", "oxccl-registered": "oxccl, registered", "oxccl-private": "oxccl, private",
+    "openmpi": "Open MPI", "openmpi5": "Open MPI 5", "mpich": "MPICH", "mpich5": "MPICH 5",
+    "impi": "Intel MPI", "gloo": "Gloo",
 }
 COLLECTIVES = {
     "all_reduce": "AllReduce", "reduce_scatter": "ReduceScatter", "all_gather": "AllGather",
@@ -117,8 +118,11 @@ def render_pairs(results):
     """For each number of ranks and kind of memory a table: microseconds of oxccl, and × of the best peer."""
     summary = summarise(results["rows"])
     lines = []
-    memories = {"oxccl": "memory of `comm.alloc`", "oxccl-private": "private memory"}
-    for ranks, ours in ((ranks, ours) for ranks in sorted({ranks for _, ranks in summary}) for ours in OURS):
+    memories = {"oxccl": "memory of `comm.alloc`", "oxccl-registered": "registered memory",
+                "oxccl-private": "private memory"}
+    known = {row["contestant"] for row in results["rows"]}
+    measured = [ours for ours in OURS if ours in known]
+    for ranks, ours in ((ranks, ours) for ranks in sorted({ranks for _, ranks in summary}) for ours in measured):
         ops = [op for op in COLLECTIVES if (op, ranks) in summary]
         lines += [f"{ranks} ranks, {memories[ours]}:", "",
                   "| size | " + " | ".join(f"{COLLECTIVES[op]} µs | ×" for op in ops) + " |",
@@ -151,7 +155,7 @@ def render(results):
         f"slowest rank's mean; the median of {results['repeats']} repeats, the median of "
         f"{results['rounds']} alternating rounds. {describe_rotation(results.get('rotate', 1))} × is the best peer's time over ours (above 1: oxccl "
         "is faster). Out of place, except that broadcast is in place, and Gloo's AllReduce too. "
-        "oxccl's buffers come from `comm.alloc`, or are private memory of the caller. All results "
+        "oxccl's buffers come from `comm.alloc`, or are memory of the caller, private or registered. All results "
         "are checked. Virtual cores move: the state is measured again before each table, and tables "
         "are comparable only where it is the same. In the last column, which part of oxccl's time it takes two "
         "cores to copy as many bytes as the ranks' buffers have: of an AllReduce, an AllGather and an All-to-All "

@@ -141,9 +141,8 @@ impl Heap {
 pub(crate) struct Lent {
     heap: Arc<Heap>,
     start: usize,
-    // In this order.
     alias: Option<Alias>,
-    _block: HeapBlock,
+    block: Option<HeapBlock>,
 }
 
 impl Lent {
@@ -175,14 +174,18 @@ impl Lent {
         };
         let place = Place { bytes, pages, offset: block.offset() + (start - first) };
         heap.lent.change(|all| all.insert(start, place));
-        Ok(Lent { heap: heap.clone(), start, alias, _block: block })
+        Ok(Lent { heap: heap.clone(), start, alias, block: Some(block) })
     }
 }
 
 impl Drop for Lent {
     fn drop(&mut self) {
         self.heap.lent.change(|all| all.remove(&self.start));
-        self.alias = None;
+        // Pages that cannot be given back stay the block's, which then nobody else may get.
+        if let Some(Err(error)) = self.alias.as_mut().map(Alias::give_back) {
+            tracing::warn!(%error, "memory that was registered stays in the heap");
+            std::mem::forget((self.alias.take(), self.block.take()));
+        }
     }
 }
 

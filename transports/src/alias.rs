@@ -10,6 +10,7 @@
 use crate::fork::Origin;
 use crate::{Error, Region};
 use nix::sys::mman::{MRemapFlags, MapFlags, ProtFlags, mmap, mmap_anonymous, mremap, munmap};
+use nix::unistd::{SysconfVar, sysconf};
 use std::ffi::c_void;
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -21,6 +22,7 @@ pub struct Alias {
     start: NonNull<c_void>,
     len_bytes: NonZeroUsize,
     origin: Origin,
+    is_back: bool,
 }
 
 // SAFETY: an address and a length, of memory that whoever made it has for itself.
@@ -32,8 +34,8 @@ impl Alias {
     /// Makes whole pages of this process what a range of its own region is, with their content.
     ///
     /// # Errors
-    /// [`Error::NotPrivate`] if they are not private pages, or not all there; [`Error::Io`] if the
-    /// system refuses; [`Error::OutOfRange`], [`Error::NotOwner`], as for [`Region::reserve`].
+    /// [`Error::NotPrivate`] if they are not private, or not all there, or no whole pages of this
+    /// machine; [`Error::Io`] if the system refuses; [`Error::OutOfRange`], [`Error::NotOwner`], as for [`Region::reserve`].
     ///
     /// # Safety
     /// Nobody uses the pages meanwhile, nor the range. While this is there the range is used as the
@@ -41,6 +43,7 @@ impl Alias {
     /// mapped here, and nobody uses them.
     pub unsafe fn put(region: &Region, offset: usize, pages: Range<usize>) -> Result<Alias, Error> {
         let (file, at) = region.owned(offset, pages.len())?;
+        check_whole(&[pages.start, pages.len(), at])?;
         check_private(&pages)?;
         let (Some(start), Some(len_bytes)) =
             (NonZeroUsize::new(pages.start), NonZeroUsize::new(pages.len()))
@@ -53,7 +56,7 @@ impl Alias {
             region_bytes: region.len_bytes(),
         })?;
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        let flags = MapFlags::MAP_SHARED | MapFlags::MAP_FIXED;
+        let flags = MapFlags::MAP_SHARED | MapFlags::MAP_FIXED | MapFlags::MAP_POPULATE;
         // SAFETY: the range has been checked, is as long, and nobody uses either.
         let mapped = unsafe {
             let from = std::ptr::with_exposed_provenance::<u8>(pages.start);
@@ -61,11 +64,18 @@ impl Alias {
             mmap(Some(start), len_bytes, access, flags, file, at)
         };
         let start = mapped.map_err(Error::os("mapping a memory file over memory"))?;
-        Ok(Alias { start, len_bytes, origin: Origin::here() })
+        Ok(Alias { start, len_bytes, origin: Origin::here(), is_back: false })
     }
 
-    /// Makes them private pages again.
-    fn give_back(&self) -> Result<(), Error> {
+    /// Makes them private pages again, as dropping this does. In a forked process they stay what
+    /// they are: its parent's, too.
+    ///
+    /// # Errors
+    /// [`Error::Io`]: they are the region's still.
+    pub fn give_back(&mut self) -> Result<(), Error> {
+        if self.is_back || !self.origin.is_here() {
+            return Ok(());
+        }
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: new addresses.
         let fresh = unsafe { mmap_anonymous(None, self.len_bytes, access, MapFlags::MAP_PRIVATE) }
@@ -78,6 +88,7 @@ impl Alias {
             let flags = MRemapFlags::MREMAP_MAYMOVE | MRemapFlags::MREMAP_FIXED;
             mremap(fresh, len_bytes, len_bytes, flags, Some(self.start))
         };
+        self.is_back = moved.is_ok();
         moved.map(drop).map_err(|error| {
             // SAFETY: it has just been mapped, and nobody has its address.
             let _ = unsafe { munmap(fresh, len_bytes) };
@@ -88,13 +99,20 @@ impl Alias {
 
 impl Drop for Alias {
     fn drop(&mut self) {
-        // In a forked process they stay what they are: its parent's, too.
-        if self.origin.is_here()
-            && let Err(error) = self.give_back()
-        {
-            tracing::warn!(%error, "memory that was registered stays shared");
+        if let Err(error) = self.give_back() {
+            tracing::warn!(%error, "memory stays shared");
         }
     }
+}
+
+/// Fails unless these are multiples of a page.
+fn check_whole(all: &[usize]) -> Result<(), Error> {
+    let page = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
+    let page = page.and_then(|page| usize::try_from(page).ok()).unwrap_or(usize::MAX);
+    if all.iter().all(|one| one.is_multiple_of(page)) {
+        return Ok(());
+    }
+    Err(Error::NotPrivate { detail: format!("pages of this machine have {page} bytes") })
 }
 
 /// Fails unless all of these pages are mapped, and private, and of no file.
@@ -219,7 +237,8 @@ mod tests {
         let map = MmapMut::map_anon(2 * PAGE).unwrap();
         let pages = pages_of(&map);
         drop(map);
-        assert!(refused(pages).contains("not all mapped"));
+        assert!(refused(pages.clone()).contains("not all mapped"));
+        assert!(refused(pages.start..pages.end - 1).contains("have 4096 bytes"));
         let here = 0u8;
         let page = std::ptr::from_ref(&here).expose_provenance() / PAGE * PAGE;
         let maps = format!("{page:x}-{:x} rw-p 00000000 00:00 0    [stack]", page + PAGE);
