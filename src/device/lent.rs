@@ -1,7 +1,9 @@
 //! Memory of this process that somebody lends to the heap: calls then reach it as the heap's.
 //!
-//!     lent      [ beside | head ][ whole pages ... ][ tail | beside ]
-//!     a block   [        | copy ][ the same pages  ][ copy |        ]
+//! ```text
+//! lent      [ beside | head ][ whole pages ... ][ tail | beside ]
+//! a block   [        | copy ][ the same pages  ][ copy |        ]
+//! ```
 //!
 //! Its whole pages become those of the block ([`Alias`]). Of its first and last page, which it may
 //! share with other memory, the block has copies. What a call uses of these (its [`Edge`]s) is

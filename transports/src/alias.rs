@@ -1,8 +1,10 @@
 //! Memory of this process that is made a range of a region, at the addresses that it has.
 //!
-//!     before   [private pages]                  a file of the region: [reserved]
-//!     put      the content is copied there;  the file is mapped over the pages
-//!     given back   new private pages get the content, and are moved over the file's
+//! ```text
+//! before      private pages; a range of the region, of a file
+//! put         their content is copied to the range; the file is mapped over them
+//! given back  new private pages get the content, and are moved over the file's
+//! ```
 //!
 //! Whoever has pointers to it goes on using them. Only pages that are private, and of no file, can
 //! be: whatever else maps a file would see another content from then on.
@@ -35,7 +37,8 @@ impl Alias {
     ///
     /// # Errors
     /// [`Error::NotPrivate`] if they are not private, or not all there, or no whole pages of this
-    /// machine; [`Error::Io`] if the system refuses; [`Error::OutOfRange`], [`Error::NotOwner`], as for [`Region::reserve`].
+    /// machine; [`Error::Io`] if the system refuses; [`Error::OutOfRange`], [`Error::NotOwner`],
+    /// as for [`Region::reserve`].
     ///
     /// # Safety
     /// Nobody uses the pages meanwhile, nor the range. While this is there the range is used as the
