@@ -52,7 +52,8 @@ impl Communicator {
     /// Its whole pages move into this rank's heap, and stay at their addresses. What it has on its
     /// first page and its last one is copied there for each call, and back, 8 KiB at most. While
     /// they move there are twice as many. In a process that is forked from this one the pages are
-    /// shared, not copied. Parts of this communicator reach the slice, too.
+    /// shared, not copied. Parts of this communicator reach the slice, too. Of memory that is the
+    /// communicator's nothing has to be done.
     ///
     /// ```
     /// use oxccl::{Collectives, Communicator, ReduceOp};
@@ -78,11 +79,12 @@ impl Communicator {
     ) -> Result<HostRegistration<'a, T>, Error> {
         // SAFETY: as in `register`.
         let needs_heap = unsafe { (*self.idle_engine()?).needs_heap() };
+        let (at, len_bytes) = (memory.as_mut_ptr().cast::<u8>(), size_of_val(memory));
+        let is_there = || self.heap.offset(at.addr(), len_bytes).is_some();
         let lent = match self.device {
             Device::Cuda(_) => return Err(Error::MemoryOfGpu),
-            Device::Host if !needs_heap || memory.is_empty() => None,
+            Device::Host if !needs_heap || memory.is_empty() || is_there() => None,
             Device::Host => {
-                let (at, len_bytes) = (memory.as_mut_ptr().cast(), size_of_val(memory));
                 // SAFETY: it is borrowed for as long as it is lent.
                 let lent = unsafe { Lent::new(&self.heap, at, len_bytes) };
                 Some(lent.map_err(|error| match error {

@@ -497,6 +497,38 @@ def test_tensors_lie_in_shared_memory(tmp_path: Path) -> None:
     )
 
 
+def test_tensors_are_registered(tmp_path: Path) -> None:
+    run(
+        2,
+        """
+        comm = dist.group.WORLD.communicator
+        tensors = [torch.full((count,), rank + 1.0) for count in (5, 3000, 200_000)]
+        registrations = [comm.register(tensor) for tensor in tensors]
+        assert comm.memory()["registrations"] == len(tensors)
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+            assert (tensor == 3).all()
+        works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+        [work.wait() for work in works]
+        assert all((tensor == 6).all() for tensor in tensors)
+        with dist._coalescing_manager():
+            [dist.all_reduce(tensor) for tensor in tensors]
+        assert all((tensor == 12).all() for tensor in tensors)
+        # Registered on one rank and private on the other is no call that they can make together.
+        if rank == 0:
+            registrations[2].close()
+        try:
+            dist.all_reduce(tensors[2])
+            raise AssertionError("they are not alike")
+        except RuntimeError as error:
+            assert "memory" in str(error) or "differ" in str(error), error
+        del registrations
+        assert tensors[0].sum() == 5 * 12
+        """,
+        MEET=str(tmp_path / "meet"),
+    )
+
+
 def test_shared_memory_needs_a_compiler(tmp_path: Path) -> None:
     run(
         1,

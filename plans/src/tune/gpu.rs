@@ -37,9 +37,14 @@ const RAILS_MIN_BYTES: usize = 1 << 20;
 const BRUCK_MAX_BYTES: usize = 32 << 10;
 /// Blocks of an all-to-all between nodes that had better go to one rank after the other.
 const PAIRWISE_BYTES: RangeInclusive<usize> = 256 << 10..=16 << 20;
-/// Up to so many bytes for each two nodes, an all-reduce between nodes sends whole buffers, in as
-/// few steps as can be.
-const DOUBLING_MAX_BYTES: usize = 128 << 10;
+/// Up to so many bytes for each node, and so many in all, an all-reduce between nodes sends whole
+/// buffers, in as few steps as can be.
+const DOUBLING_BYTES_PER_NODE: usize = 64 << 10;
+const DOUBLING_MAX_BYTES: usize = 512 << 10;
+/// From so many nodes on a ring of them, or a message to each, costs more than what few steps send
+/// in excess, up to so many bytes for each.
+const MANY_NODES: usize = 12;
+const OUTER_DOUBLING_BYTES_PER_NODE: usize = 256 << 10;
 /// The same of two nodes, whose ring is one step as well.
 const DOUBLING_OF_TWO_MAX_BYTES: usize = 16 << 10;
 /// Up to so many bytes each node sends to all others at once: of an all-gather, whose parts are
@@ -129,10 +134,14 @@ fn between_nodes(question: &Question) -> Vec<Wish> {
             let mut wishes = Vec::new();
             let most = match nodes {
                 2 => DOUBLING_OF_TWO_MAX_BYTES,
-                _ => DOUBLING_MAX_BYTES * nodes / 2,
+                _ => (DOUBLING_BYTES_PER_NODE * nodes).min(DOUBLING_MAX_BYTES),
             };
             if bytes <= most {
                 wishes.push(slots(Algorithm::RecursiveDoubling, "nodes, short: few steps"));
+            }
+            if nodes >= MANY_NODES && bytes <= OUTER_DOUBLING_BYTES_PER_NODE * nodes {
+                let doubling = Algorithm::Hierarchical(Inner::Direct, Outer::Doubling);
+                wishes.push(slots(doubling, "many nodes, middle: few steps between them"));
             }
             let is_long = bytes >= LONG_ALL_REDUCE_MIN_BYTES;
             let outer = if is_long { Outer::Direct } else { Outer::Ring };
