@@ -70,8 +70,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NotLent`] for memory that is not private: shared, mapped from a file, of a
-    /// stack, or registered already; [`Error::OutOfMemory`]; [`Error::MemoryOfGpu`] of a
+    /// [`Error::NotLent`] for memory that is not private: shared, mapped from a file, of the main
+    /// thread's stack, or registered already; [`Error::OutOfMemory`]; [`Error::MemoryOfGpu`] of a
     /// communicator on a GPU; [`Error::Forked`].
     pub fn register_host<'a, T: Element>(
         &self,
