@@ -109,15 +109,20 @@ pub(crate) struct Control {
 }
 
 impl Drop for Control {
-    /// Its file may outlive it, for parts.
     fn drop(&mut self) {
-        if self.origin.is_here() {
-            self.own_badge().leave();
-        }
+        self.leave();
     }
 }
 
 impl Control {
+    /// This rank's communicator is gone, to who looks from outside: its file may outlive it, for
+    /// parts, and who has looked from inside may hold this a while longer.
+    pub(crate) fn leave(&self) {
+        if self.origin.is_here() {
+            self.own_badge().leave();
+        }
+    }
+
     /// Control memory over the regions of this node's ranks, in rank order, each of
     /// [`ControlShape::len_bytes`] or more; `None` for ranks of others, which get a mirror.
     ///

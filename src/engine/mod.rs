@@ -418,10 +418,10 @@ impl Drop for Engine {
         }
         self.backend.wait();
         // A thread that panics has not closed in order: to the others it is dead.
-        if self.ranks.check().is_err() || panicking {
-            return;
+        if self.ranks.check().is_ok() && !panicking {
+            self.ranks.leave(self.tally.collectives());
         }
-        self.ranks.leave(self.tally.collectives());
+        self.ranks.control.leave();
     }
 }
 
