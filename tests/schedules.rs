@@ -271,7 +271,7 @@ fn a_rank_that_does_not_call_is_named_whichever_list_waits() {
 }
 
 #[test]
-fn several_lists_need_channels_and_are_in_no_group() {
+fn several_lists_need_channels() {
     let all_reduce = |(whole, _): &(Schedule, bool)| {
         whole.collective.kind == Kind::AllReduce && !whole.uses_windows()
     };
@@ -286,16 +286,94 @@ fn several_lists_need_channels_and_are_in_no_group() {
     let reduce = |comm: &Communicator| comm.all_reduce_in_place(&mut [1.0_f32; 5], ReduceOp::Sum);
     let text = refused(2, reduce);
     assert!(text.contains("3 lists, which need 3 channels: set OXCCL_MAX_CHANNELS=3"), "{text}");
-    let grouped = |comm: &Communicator| {
-        let mut buckets = [[1.0_f32; 5], [2.0; 5]];
+    let mixed = |comm: &Communicator| {
+        let (mut reduced, mut gathered) = ([1.0_f32; 5], [0.0_f32; 5 * RANKS]);
         comm.group(|group| {
-            let mut buckets = buckets.iter_mut();
-            buckets.try_for_each(|one| group.all_reduce_in_place(one, ReduceOp::Sum).map(drop))
+            group.all_gather(&[2.0_f32; 5], &mut gathered)?;
+            group.all_reduce_in_place(&mut reduced, ReduceOp::Sum).map(drop)
         })
         .map(drop)
     };
-    let text = refused(3, grouped);
-    assert!(text.contains("its ranks have several lists, of which groups run one"), "{text}");
+    let text = refused(3, mixed);
+    assert!(text.contains("takes 3 channels in a group"), "{text}");
+    assert!(text.ends_with("one more: set OXCCL_MAX_CHANNELS=4"), "{text}");
+}
+
+/// One group with buckets that lie in one part, another part of the schedule, and, where `mixed`,
+/// calls of other kinds before, between and behind.
+fn check_group(comm: &Communicator, mixed: bool, seed: u64) {
+    let rank = comm.rank();
+    let counts = [1, 999, 30, 2_001];
+    let of = |rank: usize| counts.map(|count| random(count, seed ^ rank as u64));
+    let wide = |rank: usize| random(1_501, seed ^ 0xff ^ rank as u64);
+    let inputs: Vec<_> = (0..RANKS).map(of).collect();
+    let mut buckets = of(rank);
+    let mut doubles: Vec<i64> = wide(rank).into_iter().map(i64::from).collect();
+    let (own, mut gathered) = (wide(rank), vec![POISON; 1_501 * RANKS]);
+    let mut told = if rank == 0 { wide(0) } else { vec![POISON; 1_501] };
+    comm.group(|group| {
+        let [first, rest @ ..] = &mut buckets;
+        if mixed {
+            group.all_gather(&own, &mut gathered)?;
+        }
+        group.all_reduce_in_place(first, ReduceOp::Sum)?;
+        group.all_reduce_in_place(&mut doubles, ReduceOp::Sum)?;
+        if mixed {
+            group.broadcast_in_place(&mut told, 0)?;
+        }
+        for bucket in rest {
+            group.all_reduce_in_place(bucket, ReduceOp::Sum)?;
+        }
+        if mixed { group.barrier().map(drop) } else { Ok(()) }
+    })
+    .unwrap();
+    for (at, found) in buckets.iter().enumerate() {
+        let of_bucket: Vec<_> = inputs.iter().map(|of| of[at].clone()).collect();
+        assert_eq!(found, &sum(&of_bucket));
+    }
+    let all: Vec<Vec<i32>> = (0..RANKS).map(wide).collect();
+    let sums = (0..1_501).map(|at| all.iter().map(|of| i64::from(of[at])).sum::<i64>());
+    assert!(doubles.into_iter().eq(sums));
+    if mixed {
+        assert_eq!(gathered, all.concat());
+        assert_eq!(told, all[0]);
+    }
+}
+
+/// Lists use each other's connections, and channels go from part to part by themselves.
+#[test]
+fn several_lists_in_groups() {
+    let seed = seed();
+    let reduces = |(whole, _): &(Schedule, bool)| {
+        whole.collective.kind == Kind::AllReduce && !whole.uses_windows()
+    };
+    let mut seen = 0;
+    for (whole, in_place) in schedules(2).filter(reduces) {
+        for schedule in [side_by_side(&whole, 2), received_apart(&whole)] {
+            let file = ScheduleFile::new(schedule, Order::Any, in_place);
+            // Twice as many as one share needs, and one.
+            for (channels, nodes) in [(8, None), (5, None), (6, Some(2))] {
+                let config = Config { nodes, ..config(file.clone(), channels) };
+                let encoding = config.schedule.as_ref().unwrap().encoding();
+                // No flags between nodes, and no LL128 in groups.
+                if encoding == Encoding::Ll128 || nodes.is_some() && encoding.has_flags() {
+                    continue;
+                }
+                let ranks = Communicator::local_with(RANKS, &config).unwrap();
+                std::thread::scope(|scope| {
+                    for comm in ranks {
+                        scope.spawn(move || {
+                            for turn in 0..3 {
+                                check_group(&comm, turn == 1, seed + turn);
+                            }
+                        });
+                    }
+                });
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 20, "{seen}");
 }
 
 /// The parts of a group are custom too, and its buckets have holes between them.

@@ -77,6 +77,22 @@ fn bench_runs_it_checked() {
     assert!(said.err.contains("carries out all_reduce and nothing else"), "{said:?}");
 }
 
+/// Of one list a rank, and of two.
+#[test]
+fn bench_runs_it_in_groups() {
+    const LISTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/two_lists.json");
+    let rest = ["--threads", "--buckets", "3", "--repeats", "1", "--json", "--no-probe"];
+    for file in [FILE, LISTS] {
+        let said = oxccl(&[&["bench", "group", "--schedule", file][..], &rest].concat()).ok();
+        let rows: Vec<&str> = said.out.lines().filter(|row| row.contains("\"mode\"")).collect();
+        let fused = rows.iter().filter(|row| row.contains("\"mode\":\"fused\"")).count();
+        assert!(fused == 1 && rows.iter().all(|row| row.contains("\"wrong\":0")), "{}", said.out);
+    }
+    let other = ["bench", "group", "--bucket-op", "all_gather", "--schedule", LISTS];
+    let said = oxccl(&other).failed(2);
+    assert!(said.err.contains("carries out all_reduce and nothing else"), "{said:?}");
+}
+
 #[test]
 fn a_deadlock_is_told_from_rank_to_rank() {
     // Ranks 1 to 3 wait for the result before they send.

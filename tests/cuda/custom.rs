@@ -91,6 +91,38 @@ fn reduces_in_groups(comm: &Communicator, stream: &Stream) {
     }
 }
 
+/// Beside them, calls of another kind, which have the connections that the lists leave.
+fn reduces_with_others(comm: &Communicator) {
+    let stream = stream(comm);
+    reduces_alone(comm, &stream);
+    reduces_in_groups(comm, &stream);
+    let (count, one) = (1_100, values(comm.rank(), 1_100));
+    let all: Vec<i32> = (0..RANKS).flat_map(|rank| values(rank, count)).collect();
+    let mut input = comm.alloc::<i32>(count).unwrap();
+    let mut sums = [comm.alloc::<i32>(count).unwrap(), comm.alloc::<i32>(count).unwrap()];
+    let mut gathered = comm.alloc::<i32>(all.len()).unwrap();
+    input.write(&one).unwrap();
+    for _ in 0..3 {
+        sums.iter_mut().for_each(|of| of.write(&one).unwrap());
+        gathered.write(&vec![-1; all.len()]).unwrap();
+        let grouped = comm.on(&stream).group(|group| {
+            let [first, second] = &mut sums;
+            group.all_reduce_in_place(first, ReduceOp::Sum)?;
+            group.all_gather(&input, &mut gathered)?;
+            group.all_reduce_in_place(second, ReduceOp::Max).map(drop)
+        });
+        grouped.unwrap().0.wait().unwrap();
+        let mut found = vec![0; all.len()];
+        gathered.read(&mut found).unwrap();
+        assert_eq!(found, all);
+        sums[0].read(&mut found[..count]).unwrap();
+        assert_eq!(found[..count], sum(0, count));
+        sums[1].read(&mut found[..count]).unwrap();
+        let most = |at: usize| (0..RANKS).map(|rank| values(rank, count)[at]).max();
+        assert!((0..count).step_by(97).all(|at| Some(found[at]) == most(at)));
+    }
+}
+
 fn gathers(comm: &Communicator) {
     let stream = stream(comm);
     let counts = [700, 0, 33];
@@ -123,10 +155,14 @@ pub(crate) fn schedules(_: &mut dyn Bootstrap) {
 
 /// Two lists of each rank, side by side with parts of their own, and by turns through scratch.
 pub(crate) fn lists(_: &mut dyn Bootstrap) {
-    let alone = |comm: &Communicator| reduces_alone(comm, &stream(comm));
     for encoding in [Encoding::Slots, Encoding::Ll, Encoding::Ll128] {
         for rewritten in [|ring: &Schedule| side_by_side(ring, 2), received_apart] {
-            everywhere(&custom(Kind::AllReduce, encoding, rewritten, 4), alone);
+            // Groups have no LL128 lane.
+            let calls = match encoding {
+                Encoding::Ll128 => |comm: &Communicator| reduces_alone(comm, &stream(comm)),
+                _ => reduces_with_others as fn(&Communicator),
+            };
+            everywhere(&custom(Kind::AllReduce, encoding, rewritten, 4), calls);
             everywhere(&custom(Kind::AllGather, encoding, rewritten, 2), gathers);
         }
     }

@@ -139,10 +139,12 @@ impl BenchOptions {
             let path = &path;
             let schedule = CustomSchedule::read_with(path, self.blocks)?;
             let collective = schedule.schedule().collective;
-            let target = Target::Kinds(Choice::One(collective.kind));
-            if asked.is_some_and(|wanted| wanted != target) {
+            let lone = Target::Kinds(Choice::One(collective.kind));
+            let target = asked.unwrap_or(lone);
+            let buckets = target == Target::Group && self.group.bucket_op == collective.kind;
+            if target != lone && !buckets {
                 return Err(Failure::Usage(format!(
-                    "{} carries out {} and nothing else: leave OP away",
+                    "{} carries out {} and nothing else: leave OP away, or name a group of it",
                     path.display(),
                     collective.kind
                 )));

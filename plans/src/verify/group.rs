@@ -9,6 +9,10 @@
 //! touch it any more, its last byte must be there, and its rank must know so. Where a part is run
 //! between the two as a whole, that is what its own proof says of its caller's buffers. Where it is
 //! cut, it is run again with the two moments in the places of the call's beginning and end.
+//!
+//! Channels go from part to part by themselves. Where each rank has one list, every channel has
+//! connections of its own, the same in all parts. Several lists use each other's: which, is a matter
+//! of the schedule. So another part uses others, and the same schedule's the same.
 
 use super::clock::Clock;
 use super::machine::{Machine, Moments};
@@ -16,6 +20,7 @@ use super::{Verified, Violation, structure};
 use crate::schedule::Schedule;
 use oxccl_format::SEGMENT_ALIGN;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use thiserror::Error;
 
 /// A bucket in its part's virtual buffer.
@@ -40,6 +45,28 @@ pub struct GroupPart<'a> {
     pub spans: Vec<Span>,
     /// Length of its virtual buffer.
     pub len_bytes: usize,
+    /// Whose channels' connections it uses.
+    pub connections: Range<usize>,
+}
+
+impl GroupPart<'_> {
+    /// How many instructions all of a rank's lists have.
+    pub fn len(&self, rank: usize) -> usize {
+        let schedule = self.verified.schedule();
+        schedule.lists_of(rank).map(|list| schedule.lists[list].len()).sum()
+    }
+
+    fn has_lists(&self) -> bool {
+        self.verified.schedule().lists_per_rank > 1
+    }
+
+    /// Whether a connection has the same list of each rank at its ends in both.
+    fn agrees(&self, other: &GroupPart<'_>) -> bool {
+        let (one, two) = (&self.connections, &other.connections);
+        let is_apart = one.end <= two.start || two.end <= one.start;
+        let is_same = std::ptr::eq(self.verified, other.verified) && one.start == two.start;
+        is_apart || is_same || !(self.has_lists() || other.has_lists())
+    }
 }
 
 /// What a rank does in a group.
@@ -51,7 +78,7 @@ pub enum GroupStep {
     Run {
         /// The part.
         part: usize,
-        /// How many of its rank's instructions are done then.
+        /// How many of its rank's instructions are done then, of all its lists.
         until: usize,
     },
     /// Says that a bucket is done.
@@ -96,9 +123,18 @@ pub enum GroupViolation {
         /// How often.
         times: usize,
     },
+    /// Two parts of which one has several lists a rank use a channel's connections, each for other
+    /// lists.
+    #[error("parts {one} and {other} use the same connections for other lists")]
+    Connections {
+        /// A part.
+        one: usize,
+        /// A later one.
+        other: usize,
+    },
     /// A part of several rounds is cut, so that what is said after a part of its first round would
-    /// be said of all.
-    #[error("rank {rank} awaits or finishes a bucket within the rounds of part {part}")]
+    /// be said of all. Or one of several lists, of which each is elsewhere.
+    #[error("rank {rank} awaits or finishes a bucket within the rounds or lists of part {part}")]
     Cut {
         /// The rank.
         rank: usize,
@@ -127,15 +163,16 @@ pub fn verify_group(
     ranks: &[Vec<GroupStep>],
 ) -> Result<(), GroupViolation> {
     let part_of = check_spans(buckets, parts)?;
+    check_connections(parts)?;
     let mut moments = vec![BTreeMap::<usize, Moments>::new(); parts.len()];
     for (rank, steps) in ranks.iter().enumerate() {
         check_order(rank, steps, parts)?;
         for (part, of_rank) in cuts(rank, steps, parts, &part_of)?.into_iter().enumerate() {
-            let len = parts[part].verified.schedule().lists[rank].len();
-            if of_rank == (Moments { ready: 0, done: len }) {
+            let whole = Moments { ready: 0, done: parts[part].len(rank) };
+            if of_rank == whole {
                 continue;
             }
-            if parts[part].rounds > 1 {
+            if parts[part].rounds > 1 || parts[part].has_lists() {
                 return Err(GroupViolation::Cut { rank, part });
             }
             moments[part].insert(rank, of_rank);
@@ -173,13 +210,26 @@ fn check_spans(buckets: usize, parts: &[GroupPart<'_>]) -> Result<Vec<usize>, Gr
     }
 }
 
+/// No connection changes its lists.
+fn check_connections(parts: &[GroupPart<'_>]) -> Result<(), GroupViolation> {
+    if !parts.iter().any(GroupPart::has_lists) {
+        return Ok(());
+    }
+    for (other, of_other) in parts.iter().enumerate() {
+        if let Some(one) = parts[..other].iter().position(|one| !one.agrees(of_other)) {
+            return Err(GroupViolation::Connections { one, other });
+        }
+    }
+    Ok(())
+}
+
 /// All parts are run to their ends, each when the ones before it have ended.
 fn check_order(
     rank: usize,
     steps: &[GroupStep],
     parts: &[GroupPart<'_>],
 ) -> Result<(), GroupViolation> {
-    let len = |part: usize| parts[part].verified.schedule().lists[rank].len();
+    let len = |part: usize| parts[part].len(rank);
     let (mut part, mut at) = (0, 0);
     for (step, one) in steps.iter().enumerate() {
         let GroupStep::Run { part: runs, until } = *one else { continue };
@@ -211,9 +261,8 @@ fn cuts(
 ) -> Result<Vec<Moments>, GroupViolation> {
     let mut at = vec![0; parts.len()];
     let mut done = vec![0; part_of.len()];
-    let len = |part: &GroupPart<'_>| part.verified.schedule().lists[rank].len();
     let mut moments: Vec<Moments> =
-        parts.iter().map(|part| Moments { ready: 0, done: len(part) }).collect();
+        parts.iter().map(|part| Moments { ready: 0, done: part.len(rank) }).collect();
     for step in steps {
         match *step {
             GroupStep::Run { part, until } => at[part] = until,
@@ -272,13 +321,13 @@ mod tests {
     /// A part with one bucket, of this number.
     fn part(verified: &Verified, bucket: usize) -> GroupPart<'_> {
         let spans = vec![Span { bucket, start: 0, len_bytes: 100 }];
-        GroupPart { verified, rounds: 1, spans, len_bytes: 128 }
+        GroupPart { verified, rounds: 1, spans, len_bytes: 128, connections: 0..2 }
     }
 
     /// Awaits each part's buckets, runs it, and says that they are done.
     fn steps(parts: &[GroupPart<'_>], rank: usize) -> Vec<GroupStep> {
         let of_part = |(number, part): (usize, &GroupPart<'_>)| {
-            let until = part.verified.schedule().lists[rank].len();
+            let until = part.len(rank);
             let buckets = part.spans.iter().map(|span| span.bucket);
             let mut steps: Vec<GroupStep> = buckets.clone().map(GroupStep::Await).collect();
             steps.push(GroupStep::Run { part: number, until });
@@ -296,7 +345,7 @@ mod tests {
     fn cut(parts: &[GroupPart<'_>], rank: usize, ready: usize, done: usize) -> Vec<Vec<GroupStep>> {
         let mut ranks = all_steps(parts);
         let bucket = parts[0].spans[0].bucket;
-        let until = parts[0].verified.schedule().lists[rank].len();
+        let until = parts[0].len(rank);
         let mut moments = [(ready, GroupStep::Await(bucket)), (done, GroupStep::Done(bucket))];
         moments.sort_by_key(|moment| moment.0);
         let cut = moments
@@ -454,6 +503,45 @@ mod tests {
         assert_eq!(check(&[(0, 0, 64)]), Err(GroupViolation::Parts { bucket: 1, parts: 0 }));
         let twice = check(&[(0, 0, 64), (0, 64, 1), (1, 128, 0)]);
         assert_eq!(twice, Err(GroupViolation::Parts { bucket: 0, parts: 2 }));
+    }
+
+    /// A gather of two lists a rank, which use each other's connections.
+    fn by_lists() -> Verified {
+        let gather = proven(Kind::AllGather, Algorithm::Direct, Encoding::Slots);
+        let one = gather.schedule();
+        let lists = one.lists.iter().flat_map(|list| [list.clone(), Vec::new()]).collect();
+        verify(Schedule { lists_per_rank: 2, lists, ..one.clone() }, Order::Any, false).unwrap()
+    }
+
+    #[test]
+    fn several_lists_have_connections_of_their_own() {
+        let (lists, gather) =
+            (by_lists(), proven(Kind::AllGather, Algorithm::Direct, Encoding::Slots));
+        let check = |one: (&Verified, Range<usize>), other: (&Verified, Range<usize>)| {
+            let mut parts = [part(one.0, 0), part(other.0, 1)];
+            (parts[0].connections, parts[1].connections) = (one.1, other.1);
+            verify_group(2, &parts, &all_steps(&parts))
+        };
+        assert_eq!(check((&gather, 0..2), (&gather, 1..3)), Ok(()));
+        assert_eq!(check((&lists, 2..4), (&gather, 0..2)), Ok(()));
+        assert_eq!(check((&lists, 2..4), (&lists, 2..6)), Ok(()));
+        let refused = Err(GroupViolation::Connections { one: 0, other: 1 });
+        assert_eq!(check((&lists, 1..3), (&gather, 0..2)), refused);
+        assert_eq!(check((&gather, 0..2), (&lists, 0..2)), refused);
+        assert_eq!(check((&lists, 0..2), (&lists, 1..3)), refused);
+        let again = by_lists();
+        assert_eq!(check((&lists, 0..2), (&again, 0..2)), refused);
+    }
+
+    #[test]
+    fn a_part_of_several_lists_is_not_cut() {
+        let lists = by_lists();
+        let parts = [part(&lists, 0)];
+        let end = parts[0].len(1);
+        assert_eq!(verify_group(1, &parts, &cut(&parts, 1, 0, end)), Ok(()));
+        let refused = Err(GroupViolation::Cut { rank: 1, part: 0 });
+        assert_eq!(verify_group(1, &parts, &cut(&parts, 1, 1, end)), refused);
+        assert_eq!(verify_group(1, &parts, &cut(&parts, 1, 0, end - 1)), refused);
     }
 
     #[test]

@@ -4,7 +4,8 @@ use super::chain::Source;
 use super::launch::{Block, Identity, Parts, Prepared};
 use super::messages;
 use super::parts::{self, Part};
-use super::plans::{Plans, Whose, digest};
+use super::plans::{Plans, Room, Whose, digest};
+use super::rooms::Rooms;
 use crate::call::{CheckedCall, GroupRecord, Record, Signature, What};
 use crate::config::Config;
 use crate::engine::backend::Backend;
@@ -36,7 +37,8 @@ impl Maker<'_> {
         let signature = identity.signatures[0];
         let plan = self.plans.plan(self.config, call, signature.windows, Whose::Own)?;
         crate::log::planned(self.ranks.rank, call, &plan, "a call");
-        let program = self.plans.program(self.config, self.ranks.rank, call, &plan, Whose::Own)?;
+        let place = (Whose::Own, &(0..self.config.max_channels));
+        let program = self.plans.program(self.config, self.ranks.rank, call, &plan, place)?;
         let digest = digest(&signature, &plan);
         let hot = self.plans.hot(self.config, self.ranks.rank, (call, &plan), &program)?;
         let (schedule, extents) = hot.unzip();
@@ -76,11 +78,14 @@ impl Maker<'_> {
             collectives.iter().map(|at| calls[*at].total_bytes()).fold(0, usize::saturating_add);
         let too_long = Error::too_long("group", "buffers");
         let parts = parts::parts(&common).map_err(too_long)?;
+        let rooms = Rooms::of(self.config, common.iter().map(|signature| signature.kind))?;
         for (number, mut part) in parts.into_iter().enumerate() {
             tables.spans.push(part.spans(&common));
             part.calls.iter_mut().for_each(|at| *at = collectives[*at]);
             let place = (agreed, number);
-            let block = self.part_block(calls, buckets, &part, total, place, &mut tables)?;
+            let room = rooms.of_kind(buckets[part.calls[0]].kind);
+            let block =
+                self.part_block((calls, buckets), &part, (total, room), place, &mut tables)?;
             tables.blocks.push(block);
         }
         tables.prove(common.len(), self.ranks.control.ranks())?;
@@ -119,14 +124,13 @@ impl Maker<'_> {
         Ok(Prepared::new(self.ranks.rank, identity, told, (sources, blocks), number, parts))
     }
 
-    /// The launch block of a part. `place` tells it from other parts: what all ranks must agree on
-    /// in the group, and its number there.
+    /// The launch block of a part of a group with so many bytes. `place` tells it from other parts:
+    /// what all ranks must agree on in the group, and its number there.
     fn part_block(
         &mut self,
-        calls: &[CheckedCall],
-        buckets: &[Signature],
+        (calls, buckets): (&[CheckedCall], &[Signature]),
         part: &Part,
-        total_bytes: usize,
+        (total_bytes, room): (usize, &Room),
         place: (u64, usize),
         tables: &mut Tables,
     ) -> Result<Block, Error> {
@@ -139,13 +143,14 @@ impl Maker<'_> {
         // A part is one of many, and what is in the cache is a matter of all.
         let whole = with_bytes(&call, part.class_bytes)?;
         let mut plan = self.plans.plan(self.config, &whole, signature.windows, whose)?;
-        plan.channels =
-            plan.channels.min(self.config.advanced.group_channels.unwrap_or(usize::MAX));
+        let most = self.config.advanced.group_channels.unwrap_or(usize::MAX).min(room.len());
+        plan.channels = plan.channels.min(most);
         plan.stream |= total_bytes.saturating_mul(call.collective.ranks)
             >= self.config.last_level_cache_bytes();
         crate::log::planned(self.ranks.rank, &call, &plan, "a part of a group");
         let verified = self.plans.verified(self.config, &call, &plan)?;
-        let program = self.plans.program(self.config, self.ranks.rank, &call, &plan, whose)?;
+        let rank = self.ranks.rank;
+        let program = self.plans.program(self.config, rank, &call, &plan, (whose, room))?;
         let agreed = Digest::of(&(place, digest(signature, &plan)));
         let entries = part.calls.iter().zip(&part.starts);
         let place = tables.sources.len();
@@ -153,7 +158,7 @@ impl Maker<'_> {
             let source = Source { call, input_at: Some(0), output_at: Some(0) };
             tables.push(source, start, buckets[call].len_bytes());
         }
-        tables.proofs.push((verified, program.rounds(), part.len_bytes));
+        tables.proofs.push((verified, program.rounds(), part.len_bytes, room.clone()));
         let code = self.backend.load(program, call.data_type, call.op.lower().0, None)?;
         let (told, entries) = ((self.blank_block(), agreed), (place, part.calls.len()));
         Ok(Block::of_collective(code, told, signature.kind.reduces(), entries, whose))
@@ -172,10 +177,10 @@ pub(super) struct Tables {
     pub(super) sources: Vec<Source>,
     segments: Vec<f::Segment>,
     pub(super) blocks: Vec<Block>,
-    /// Of each part: where its buckets lie, and what is proven of it, with its rounds and length in
-    /// bytes.
+    /// Of each part: where its buckets lie, and what is proven of it, with its rounds, its length in
+    /// bytes, and whose channels' connections it uses.
     spans: Vec<Vec<Span>>,
-    proofs: Vec<(Arc<Verified>, u64, usize)>,
+    proofs: Vec<(Arc<Verified>, u64, usize, Room)>,
 }
 
 impl Tables {
@@ -186,16 +191,17 @@ impl Tables {
             .proofs
             .iter()
             .zip(&self.spans)
-            .map(|((verified, rounds, len_bytes), spans)| GroupPart {
+            .map(|((verified, rounds, len_bytes, room), spans)| GroupPart {
                 verified,
                 rounds: *rounds,
                 spans: spans.clone(),
                 len_bytes: *len_bytes,
+                connections: room.clone(),
             })
             .collect();
         let steps = |rank: usize| {
             let of_part = |(number, part): (usize, &GroupPart<'_>)| {
-                let until = part.verified.schedule().lists[rank].len();
+                let until = part.len(rank);
                 let buckets = || part.spans.iter().map(|span| span.bucket);
                 let run = std::iter::once(GroupStep::Run { part: number, until });
                 let awaits = buckets().map(GroupStep::Await);

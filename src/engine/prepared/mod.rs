@@ -17,6 +17,7 @@ mod make;
 mod messages;
 mod parts;
 mod plans;
+mod rooms;
 
 pub(super) use chain::{Buffers, Chain, Places, Source};
 pub(super) use launch::{Block, Prepared, has_tables};

@@ -18,6 +18,7 @@ use oxccl_plans::topology::{Placement, Processor};
 use oxccl_plans::tune::{Limits, Pin, Plan, Question, SystemReads, plan_by, plan_on_gpu};
 use oxccl_plans::verify::{Verified, verify};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Where a program's buffers are.
@@ -37,6 +38,9 @@ impl Whose {
         matches!(self, Whose::Virtual { .. })
     }
 }
+
+/// Whose channels' connections a program uses.
+pub(super) type Room = Range<usize>;
 
 /// Makes plans, and the programs that carry them out. What has been proven is not proven again.
 #[derive(Debug, Default)]
@@ -73,14 +77,14 @@ impl Plans {
         rank: usize,
         call: &CheckedCall,
         plan: &Plan,
-        whose: Whose,
+        (whose, room): (Whose, &Room),
     ) -> Result<Program, Error> {
         let kind = call.collective.kind;
         let verified = self.verified(config, call, plan)?;
         let (fold, scale) = call.op.lower();
         let (first_connections, most_channels) = match kind {
             Kind::SendRecv => (config.max_channels, 1),
-            _ => (0, config.max_channels),
+            _ => (room.start, room.len()),
         };
         let lowering = Lowering {
             data_type: call.data_type,
@@ -101,10 +105,6 @@ impl Plans {
             let detail = format!("{}/{}: {why}", plan.algorithm, plan.encoding);
             Error::NoAlgorithm { kind, order: call.order(config), detail }
         };
-        // A part of a group uses a channel's connections on that channel alone.
-        if verified.schedule().lists_per_rank > 1 && !matches!(whose, Whose::Own) {
-            return Err(cannot("its ranks have several lists, of which groups run one".to_owned()));
-        }
         let layout =
             layout(call, &verified, whose).map_err(Error::too_long(kind.name(), "buffers"))?;
         if let Some(links) = &self.links {
