@@ -11,8 +11,8 @@
 //! cut, it is run again with the two moments in the places of the call's beginning and end.
 //!
 //! Channels go from part to part by themselves. Where each rank has one list, every channel has
-//! connections of its own, the same in all parts. Several lists use each other's: which, is a matter
-//! of the schedule. So another part uses others, and the same schedule's the same.
+//! connections of its own, the same in all parts. Several lists use each other's: which, is a
+//! matter of the schedule. So another part uses others, and the same schedule's the same.
 
 use super::clock::Clock;
 use super::machine::{Machine, Moments};

@@ -177,8 +177,8 @@ pub(super) struct Tables {
     pub(super) sources: Vec<Source>,
     segments: Vec<f::Segment>,
     pub(super) blocks: Vec<Block>,
-    /// Of each part: where its buckets lie, and what is proven of it, with its rounds, its length in
-    /// bytes, and whose channels' connections it uses.
+    /// Of each part: where its buckets lie, and what is proven of it, with its rounds, its length
+    /// in bytes, and whose channels' connections it uses.
     spans: Vec<Vec<Span>>,
     proofs: Vec<(Arc<Verified>, u64, usize, Room)>,
 }

@@ -5,8 +5,8 @@ use crate::config::Config;
 use crate::error::Error;
 use oxccl_plans::collective::Kind;
 
-/// Each channel of a part with one list a rank has the connections of that number. A custom schedule
-/// of several lists has them use each other's, so what else is in the group keeps off those.
+/// Each channel of a part with one list a rank has the connections of that number. A custom
+/// schedule of several lists has them use each other's, so what else is in the group keeps off.
 #[derive(Debug)]
 pub(super) struct Rooms {
     /// The kind whose schedule has several lists, and their connections.
