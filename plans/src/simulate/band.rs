@@ -68,10 +68,13 @@ pub const BANDS: [Band; 7] = [
 ];
 
 impl Class {
-    /// Of a call of so many bytes. No class is measured on hosts, in larger worlds, nor of this
-    /// project's short calls over several nodes.
+    /// Of a call of so many bytes. No class is measured on hosts, on devices of which it is not
+    /// known what NCCL's kernels cost, in larger worlds, nor of this project's short calls over
+    /// several nodes.
     pub fn of(whose: Whose, network: &Network, bytes: u64) -> Option<Class> {
-        if network.device(0).processor == Processor::Cpu || network.ranks() > MOST_RANKS {
+        let is_known = network.nccl_costs().is_some();
+        let is_host = network.device(0).processor == Processor::Cpu;
+        if is_host || !is_known || network.ranks() > MOST_RANKS {
             return None;
         }
         let one_node = network.nodes() == 1;

@@ -60,8 +60,9 @@ impl<'a> Graph<'a> {
         links
     }
 
-    /// The way from a part to every other that is reached: most bandwidth, then least latency, then
-    /// fewest links. Devices and adapters lead nothing through.
+    /// The way from a part to every other that is reached: a link from device to device, or else
+    /// most bandwidth, then least latency, then fewest links. Devices and adapters lead nothing
+    /// through.
     pub(super) fn paths(&self, from: usize) -> Vec<Option<Path>> {
         let mut best: Vec<Option<Path>> = vec![None; self.topology.parts.len()];
         let mut heap = BinaryHeap::from([Reverse((Cost::default(), from))]);
@@ -76,7 +77,8 @@ impl<'a> Graph<'a> {
                 let connection = &self.topology.connections[connection];
                 let kind = &self.topology.links[&connection.link];
                 let gbps = kind.data_gbps() * connection.count as f64;
-                let reached = cost.and(kind.latency_ns, gbps);
+                let is_direct = [from, next].map(|end| self.part(end).role) == [Role::Device; 2];
+                let reached = cost.and(kind.latency_ns, gbps, at != from || !is_direct);
                 if done.get(&next).is_some_and(|known| *known <= reached) {
                     continue;
                 }
@@ -152,17 +154,20 @@ pub(super) struct WayOut {
     pub(super) back: Path,
 }
 
-/// How far a way is, to be compared: the inverse of its bandwidth, latency, number of links.
+/// How far a way is, to be compared: whether it leads through other parts, the inverse of its
+/// bandwidth, latency, number of links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Cost {
+    through_others: bool,
     ps_per_gigabyte: u64,
     latency_ps: u64,
     links: u32,
 }
 
 impl Cost {
-    fn and(self, latency_ns: f64, gbps: f64) -> Cost {
+    fn and(self, latency_ns: f64, gbps: f64, through_others: bool) -> Cost {
         Cost {
+            through_others: self.through_others || through_others,
             ps_per_gigabyte: self.ps_per_gigabyte.max((1e12 / gbps) as u64),
             latency_ps: self.latency_ps + picoseconds(latency_ns),
             links: self.links + 1,

@@ -6,6 +6,9 @@
 //!   acknowledged by 16 bytes on the way back, where as much data flows: 128 of 160 bytes are data.
 //!   (NCCL's authors say the same: 25 GB/s a link become about 20 with 128 bytes of payload,
 //!   nccl-tests #149.)
+//! - **Infinity Fabric, 48 / 64.** AMD says that of a link's 64 GB/s about 48 are left by its
+//!   protocol (ROCm blogs, "Understanding RCCL Bandwidth and xGMI Performance on AMD Instinct
+//!   MI300X", 2025-03).
 //! - **PCIe, 256 / 282.** A packet has up to 256 bytes of data and 26 of header, sequence number
 //!   and checksums (PCI Express Base Specification; 128b/130b encoding is in the published 31.5 and
 //!   63 GB/s).
@@ -25,12 +28,13 @@ use super::{
 };
 
 /// The presets' names and what they are.
-pub const PRESETS: [(&str, &str); 8] = [
+pub const PRESETS: [(&str, &str); 9] = [
     ("dgx-a100", "8 A100 80GB, 12 NVLink 3 each to NVSwitch, 8 HDR adapters"),
     ("dgx-h100", "8 H100, 18 NVLink 4 each to NVSwitch, 8 NDR adapters"),
     ("dgx-h200", "8 H200, 18 NVLink 4 each to NVSwitch, 8 NDR adapters"),
     ("dgx-b200", "8 B200, 18 NVLink 5 each to NVSwitch, 8 NDR adapters"),
     ("gb200-nvl72", "72 Blackwell GPUs, 18 NVLink 5 each to NVSwitch, 72 NDR adapters"),
+    ("mi300x", "8 MI300X, an Infinity Fabric link from each to each, 8 NDR adapters"),
     ("pcie-box", "2 sockets with 4 A100 PCIe each behind two PCIe 4 switches a socket"),
     ("ethernet-pair", "2 hosts, one rank each, with 25 Gb/s Ethernet"),
     ("host", "one socket with 64 cores, a rank each"),
@@ -58,6 +62,7 @@ pub fn preset(name: &str) -> Result<Topology, TopologyError> {
         "dgx-h200" => dgx("dgx-h200", h100(4800.0), (4, nvlink(450.0)), ndr(), pcie(63.0)),
         "dgx-b200" => dgx("dgx-b200", b200(), (5, nvlink(900.0)), ndr(), pcie(63.0)),
         "gb200-nvl72" => nvl72(),
+        "mi300x" => mi300x(),
         "pcie-box" => pcie_box(),
         "ethernet-pair" => ethernet_pair(),
         "host" => host(),
@@ -199,6 +204,13 @@ pub(super) fn b200() -> DeviceKind {
     DeviceKind { nccl: Some(NCCL_B200), ..h100(8000.0) }
 }
 
+/// MI300X: the Infinity Cache gives 17.2 TB/s to 304 compute units, 57 GB/s each, and 128 float
+/// lanes of 4 bytes fold 1,075 GB/s at 2.1 GHz (AMD CDNA 3 white paper). What instructions cost
+/// there is taken to be as on an H100: no executor of ours runs there, and nothing was counted.
+fn cdna3() -> DeviceKind {
+    DeviceKind { channel_gbps: 57.0, reduce_gbps: 1075.0, nccl: None, ..h100(5300.0) }
+}
+
 /// A core of a server: bandwidths of one thread beyond its caches, as measured for this project's
 /// host executor.
 fn core() -> DeviceKind {
@@ -305,6 +317,31 @@ fn nvl72() -> Topology {
         draft.part(&nic, Role::Nic);
         draft.connect(&device, "nvswitch", "nvlink", 1);
         draft.connect(&device, &bridge, "pcie", 1).connect(&nic, &bridge, "pcie", 1);
+    }
+    draft.fabric("ib", 1000.0);
+    draft.topology
+}
+
+/// Each GPU has a link to each other (AMD Instinct MI300X platform data sheet), and its adapter
+/// behind a switch of its own.
+fn mi300x() -> Topology {
+    let mut draft = Draft::new("mi300x");
+    draft.device_kind("gpu", cdna3());
+    let fabric = LinkKind { gbps: 64.0, efficiency: 48.0 / 64.0, latency_ns: 500.0 };
+    draft.link_kind("infinity-fabric", fabric).link_kind("pcie", pcie(63.0));
+    draft.link_kind("ib", ndr()).link_kind("upi", upi());
+    for socket in 0..2 {
+        draft.part(&format!("numa{socket}"), Role::Numa);
+    }
+    draft.connect("numa0", "numa1", "upi", 1);
+    for gpu in 0..8 {
+        let (device, bridge, nic) = (format!("gpu{gpu}"), format!("plx{gpu}"), format!("nic{gpu}"));
+        draft.part(&bridge, Role::Bridge).part(&nic, Role::Nic).device(&device, "gpu");
+        draft.connect(&bridge, &format!("numa{}", gpu / 4), "pcie", 1);
+        draft.connect(&device, &bridge, "pcie", 1).connect(&nic, &bridge, "pcie", 1);
+        for peer in 0..gpu {
+            draft.connect(&device, &format!("gpu{peer}"), "infinity-fabric", 1);
+        }
     }
     draft.fabric("ib", 1000.0);
     draft.topology

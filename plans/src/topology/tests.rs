@@ -37,6 +37,18 @@ fn published_bandwidths_are_those_of_the_links() {
     assert_eq!(bandwidth("gb200-nvl72", 71), 720.0);
     assert!((bandwidth("dgx-h100 x 2", 8) - 49.2).abs() < 0.1);
     assert!((bandwidth("pcie-box", 7) - 28.6).abs() < 0.1);
+    assert_eq!(bandwidth("mi300x", 7), 48.0);
+}
+
+/// PCIe has more than an Infinity Fabric link, and is not taken.
+#[test]
+fn devices_with_a_link_of_their_own_use_it() {
+    let network = Network::new(&preset("mi300x").unwrap(), 8, None).unwrap();
+    for (from, to) in (0..8).flat_map(|from| (0..8).map(move |to| (from, to))) {
+        let links = &network.route(from, to).links;
+        assert_eq!(links.len(), usize::from(from != to));
+        assert!(links.iter().all(|link| network.link(*link).name.contains("infinity-fabric")));
+    }
 }
 
 #[test]
