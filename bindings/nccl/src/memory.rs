@@ -26,8 +26,13 @@ pub(crate) fn allocate(bytes: usize) -> Answer<usize> {
         return Ok(0);
     }
     let (address, memory) = if config::is_host() {
-        let layout = Layout::from_size_align(bytes, ALIGN)
-            .map_err(|_| Failure::argument(format!("size {bytes} is more than memory can have")))?;
+        // Its pages are its own.
+        let layout = bytes
+            .checked_next_multiple_of(ALIGN)
+            .and_then(|len| Layout::from_size_align(len, ALIGN).ok())
+            .ok_or_else(|| {
+                Failure::argument(format!("size {bytes} is more than memory can have"))
+            })?;
         // SAFETY: the layout is not empty.
         let address = unsafe { std::alloc::alloc_zeroed(layout) };
         if address.is_null() {
@@ -44,6 +49,19 @@ pub(crate) fn allocate(bytes: usize) -> Answer<usize> {
     };
     lock(&LIVE).insert(address, memory);
     Ok(address)
+}
+
+/// How long memory of the host is with the rest of its last page, if that is its own.
+pub(crate) fn with_last_page(address: usize, len_bytes: usize) -> usize {
+    let page_end =
+        address.checked_add(len_bytes).and_then(|end| end.checked_next_multiple_of(ALIGN));
+    let live = lock(&LIVE);
+    match live.range(..=address).next_back() {
+        Some((first, Memory::Host(layout))) if page_end == Some(first + layout.size()) => {
+            first + layout.size() - address
+        }
+        _ => len_bytes,
+    }
 }
 
 /// Gives memory back.

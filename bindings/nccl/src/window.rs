@@ -1,7 +1,8 @@
 //! `ncclCommWindowRegister`: memory that the other ranks reach in place.
 
 use crate::answer::{Answer, Failure, lock};
-use oxccl::{Communicator, Error, Registration};
+use crate::memory::with_last_page;
+use oxccl::{Collectives, Communicator, Device, Error, HostRegistration, ReduceOp, Registration};
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::Mutex;
@@ -16,8 +17,54 @@ const ONE_SIDED: c_int = 4 | 8;
 #[derive(Debug)]
 struct Window {
     address: usize,
-    /// None where all reach the memory as it is.
-    registration: Option<Registration>,
+    reached: Reached,
+}
+
+/// How the others reach a window's memory.
+#[derive(Debug)]
+enum Reached {
+    /// As it is.
+    AsItIs,
+    /// Registered with the GPU's driver.
+    Gpu(Registration),
+    /// Its pages are in this rank's heap, until this is dropped.
+    Host(#[expect(dead_code, reason = "held to be dropped")] HostRegistration<'static, u8>),
+}
+
+impl Reached {
+    /// Registers memory with all ranks; none where it cannot be reached in place, on all ranks
+    /// alike.
+    fn by(comm: &Communicator, address: usize, len_bytes: usize) -> Answer<Option<Reached>> {
+        match comm.device() {
+            Device::Host => Reached::on_host(comm, address, len_bytes),
+            Device::Cuda(_) => {
+                let at = std::ptr::with_exposed_provenance(address);
+                match comm.register(at, len_bytes) {
+                    Ok(registration) => Ok(Some(Reached::Gpu(registration))),
+                    Err(Error::Unsupported { .. }) => Ok(Some(Reached::AsItIs)),
+                    // It has been logged with the reason.
+                    Err(Error::NotRegistered { .. }) => Ok(None),
+                    Err(error) => Err(error.into()),
+                }
+            }
+        }
+    }
+
+    fn on_host(comm: &Communicator, address: usize, len_bytes: usize) -> Answer<Option<Reached>> {
+        let len_bytes = with_last_page(address, len_bytes);
+        let at = std::ptr::with_exposed_provenance_mut(address);
+        // SAFETY: it is the caller's for as long as the window is open, and is not looked at here.
+        let memory = unsafe { std::slice::from_raw_parts_mut(at, len_bytes) };
+        let own = match comm.register_host(memory) {
+            Ok(registration) => Ok(Some(registration)),
+            Err(Error::NotLent { .. }) => Ok(None),
+            Err(error) => Err(error),
+        };
+        // Where one rank has none, none has.
+        let mut all = [u8::from(matches!(own, Ok(Some(_))))];
+        comm.all_reduce_in_place(&mut all, ReduceOp::Min)?;
+        Ok(own?.filter(|_| all == [1]).map(Reached::Host))
+    }
 }
 
 /// A communicator's windows, by handle.
@@ -49,25 +96,18 @@ impl Windows {
         len_bytes: usize,
     ) -> Answer<usize> {
         static LAST: AtomicUsize = AtomicUsize::new(0x6f79_0000_0000);
-        let at = std::ptr::with_exposed_provenance(address);
-        let registration = match comm.register(at, len_bytes) {
-            Ok(registration) => Some(registration),
-            Err(Error::Unsupported { .. }) => None,
-            // It has been logged with the reason.
-            Err(Error::NotRegistered { .. }) => return Ok(0),
-            Err(error) => return Err(error.into()),
-        };
+        let Some(reached) = Reached::by(comm, address, len_bytes)? else { return Ok(0) };
         let handle = LAST.fetch_add(64, Ordering::Relaxed) + 64;
-        lock(&self.0).insert(handle, Window { address, registration });
+        lock(&self.0).insert(handle, Window { address, reached });
         Ok(handle)
     }
 
     /// Ends a window, by this rank alone.
     pub(crate) fn close(&self, comm: &Communicator, handle: usize) -> Answer {
         let window = lock(&self.0).remove(&handle).ok_or_else(|| unknown(handle))?;
-        match window.registration {
-            Some(registration) => Ok(comm.deregister_alone(registration)?),
-            None => Ok(()),
+        match window.reached {
+            Reached::Gpu(registration) => Ok(comm.deregister_alone(registration)?),
+            Reached::Host(_) | Reached::AsItIs => Ok(()),
         }
     }
 

@@ -1,5 +1,6 @@
 /* One device a process. The communicators are destroyed from a static destructor, as frameworks
  * do. */
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "rank.h"
@@ -120,6 +121,54 @@ static void factors_of_replays(int ranks) {
     }
 }
 
+/* Whether memory is of a file that has no name, which others may map, too. */
+static int is_of_a_file(const void *at) {
+    char line[512];
+    FILE *maps = fopen("/proc/self/maps", "r");
+    int found = 0;
+    CHECK(maps);
+    while (fgets(line, sizeof line, maps)) {
+        size_t first, end;
+        CHECK(sscanf(line, "%zx-%zx", &first, &end) == 2);
+        if (first <= (size_t)at && (size_t)at < end) found = strstr(line, "/memfd:") != NULL;
+    }
+    fclose(maps);
+    return found;
+}
+
+/* On the host the others reach a window's memory in place until it ends. */
+static void windows_on_the_host(int rank, int ranks) {
+    enum { MANY = 100003, BYTES = MANY * 4 };
+    if (!is_host()) return;
+    struct buffers b = make_buffers(rank, MANY, MANY, NULL);
+    void *windows[2], *address, *out;
+    /* Of this memory the last page is moved, too. */
+    OK(ncclMemAlloc(&out, BYTES));
+    b.out = out;
+    for (int round = 0; round < 3; round++) {
+        if (round == 1) {
+            OK(ncclCommWindowRegister(comm, b.in, BYTES, &windows[0], 1));
+            OK(ncclCommWindowRegister(comm, b.out, BYTES, &windows[1], 1));
+            OK(ncclWinGetUserPtr(comm, windows[1], &address));
+            CHECK(windows[0] && windows[1] && address == b.out);
+        }
+        CHECK(is_of_a_file(b.in + MANY / 2) == (round == 1));
+        CHECK(is_of_a_file(b.out + MANY / 2) == (round == 1));
+        CHECK(is_of_a_file(b.out + MANY - 1) == (round == 1));
+        memset(b.out, 0xff, BYTES);
+        OK(ncclAllReduce(b.in, b.out, MANY, ncclFloat32, ncclSum, comm, NULL));
+        if (round == 1)
+            for (int w = 0; w < 2; w++) OK(ncclCommWindowDeregister(comm, windows[w]));
+        for (size_t i = 0; i < MANY; i++) CHECK(b.in[i] == input_of(rank, i) && b.out[i] == sum_at(ranks, i));
+    }
+    /* Where one rank's memory stays where it is, no rank has a window. */
+    void *shared = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    OK(ncclCommWindowRegister(comm, rank == 1 ? shared : b.in, BYTES, &windows[0], 1));
+    CHECK(windows[0] == NULL && !is_of_a_file(b.in + MANY / 2));
+    OK(ncclAllReduce(b.in, rank == 1 ? shared : b.out, MANY, ncclFloat32, ncclSum, comm, NULL));
+    OK(ncclMemFree(out));
+}
+
 int main(int argc, char **argv) {
     int ranks = atoi(argv[1]), devices = argc > 2 ? atoi(argv[2]) : 1, failed = 0, status;
     int pipes[8][2];
@@ -139,6 +188,7 @@ int main(int argc, char **argv) {
             coalescing(r, ranks);
             replays(r, ranks);
             factors_of_replays(ranks);
+            windows_on_the_host(r, ranks);
             return 0;
         }
     }
