@@ -5,8 +5,8 @@ use crate::collective::{Kind, Order};
 use crate::msccl::plan::{PlanFault, from_plan, is_plan};
 use crate::msccl::{Blocks, MscclFault, from_xml};
 use crate::schedule::{
-    FileError, FileFault, Instruction, NO_SEGMENTS, Notes, Operand, SLOTS, Schedule, ScheduleFile,
-    Slots,
+    FileError, FileFault, Instruction, MAX_CHANNELS, NO_SEGMENTS, Notes, Operand, SLOTS, Schedule,
+    ScheduleFile, Slots,
 };
 use crate::topology::Processor;
 use crate::tune::{Limits, NoAlgorithm, Plan, Question, channels};
@@ -210,6 +210,11 @@ impl CustomSchedule {
             Some(format!("does not promise order {} for this type", question.order))
         } else if may_be_in_place(question) && !self.verified.in_place() {
             Some(format!("does not promise to work in place, as calls of {} may", asked.kind))
+        } else if needed > MAX_CHANNELS {
+            Some(format!(
+                "has ranks with {} lists, which need {needed} channels, and there are {MAX_CHANNELS} at most",
+                schedule.lists_per_rank
+            ))
         } else if needed > most.min(question.pin.channels.unwrap_or(most)) {
             Some(format!(
                 "has ranks with {} lists, which need {needed} channels: set OXCCL_MAX_CHANNELS={needed}",

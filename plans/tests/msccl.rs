@@ -5,7 +5,9 @@
 #[path = "../../tests/common/msccl_xml.rs"]
 mod msccl_xml;
 
-use msccl_xml::{Block, File, Step, all_pairs, gather, overtaking, rings, scatter, step};
+use msccl_xml::{
+    Block, File, Step, all_pairs, gather, overtaking, rings, running_ahead, scatter, step,
+};
 use oxccl_plans::collective::Order;
 use oxccl_plans::msccl::{Blocks, MscclFault, from_xml};
 use oxccl_plans::schedule::{Chunking, ScheduleFile};
@@ -39,6 +41,9 @@ fn right() -> Vec<File> {
             all.extend([false, true].map(|in_place| all_pairs(proto, ranks, in_place)));
             all.extend([false, true].map(|in_place| gather(proto, ranks, 3, in_place)));
             all.extend([scatter(proto, ranks), overtaking(proto, ranks)]);
+        }
+        for ranks in [2, 3] {
+            all.push(running_ahead(proto, ranks));
         }
     }
     all
@@ -79,6 +84,11 @@ fn what_no_buffer_has_room_for_is_in_scratch() {
     assert_eq!(chunks(&all_pairs("LL", 4, true)), 3);
     // A message that lies in front of the one that is wanted.
     assert!(chunks(&overtaking("LL", 2)) > 0);
+    // More messages than there are slots, before any is wanted.
+    for blocks in Blocks::ALL {
+        let chunks = |proto| read_with(&running_ahead(proto, 2), blocks).unwrap().schedule.scratch;
+        assert_eq!(["LL", "LL128", "Simple"].map(chunks), [4, 12, 16], "{blocks:?}");
+    }
 }
 
 /// Copies in front of thread blocks, as TE-CCL writes them, are done before these.

@@ -221,3 +221,22 @@ pub(crate) fn overtaking(proto: &'static str, ranks: usize) -> File {
     }
     file
 }
+
+/// All-to-all in which every thread block sends more than there are slots before it receives.
+pub(crate) fn running_ahead(proto: &'static str, ranks: usize) -> File {
+    const MANY: usize = 20;
+    let mut file = File::new("alltoall", (proto, false), (ranks, MANY * ranks, 0));
+    for rank in 0..ranks {
+        for distance in 1..ranks {
+            let (to, from) = ((rank + distance) % ranks, (rank + ranks - distance) % ranks);
+            let send = |at| step("s", ('i', to * MANY + at), ('o', rank * MANY + at), 1);
+            let receive = |at| step("r", ('o', from * MANY + at), ('o', from * MANY + at), 1);
+            let steps = (0..MANY).map(send).chain((0..MANY).map(receive)).collect();
+            let channel = distance;
+            file.ranks[rank].push(Block { send: Some(to), recv: Some(from), channel, steps });
+        }
+        let own = step("cpy", ('i', rank * MANY), ('o', rank * MANY), MANY);
+        file.ranks[rank].push(Block { send: None, recv: None, channel: 0, steps: vec![own] });
+    }
+    file
+}

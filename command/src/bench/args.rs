@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use oxccl::plans::msccl::Blocks;
-use oxccl::{Config, CustomSchedule, Device, Kind, OpKind};
+use oxccl::{Config, CustomSchedule, Device, Kind, MAX_CHANNELS, OpKind};
 
 use super::against::Log;
 use super::buffers::rotated_bytes;
@@ -188,7 +188,14 @@ impl BenchOptions {
         config.ranks_per_node = self.per_node.or(config.ranks_per_node);
         if let Some(path) = &self.schedule {
             let schedule = CustomSchedule::read_with(path, self.blocks)?;
-            config.max_channels = config.max_channels.max(schedule.needed_channels());
+            let needed = schedule.needed_channels();
+            if needed > MAX_CHANNELS {
+                return Err(Failure::Usage(format!(
+                    "{}: its lists need {needed} channels, and there are {MAX_CHANNELS} at most (thread blocks of XML can be --blocks merged)",
+                    path.display()
+                )));
+            }
+            config.max_channels = config.max_channels.max(needed);
             config.schedule = Some(Arc::new(schedule));
         }
         Ok(config)

@@ -33,9 +33,9 @@ pub(super) struct List {
 struct Memory {
     /// By place, what was last written there.
     held: HashMap<(Buffer, usize), Held>,
-    /// Chunks of scratch that are given out, and those of them that are free again.
+    /// How many chunks of scratch are given out, and by list those of them that it may use again.
     scratch: usize,
-    free: Vec<usize>,
+    free: HashMap<usize, Vec<usize>>,
     /// Of places in scratch and of those that the schedule cannot write: their chunk of scratch.
     kept: HashMap<(Buffer, usize), usize>,
     /// By chunk of scratch, the lists that read or write it, and whether they write.
@@ -75,13 +75,11 @@ pub(super) fn compile(
                 let list = compiler.number(at);
                 told.iter().for_each(|told| told.before(at, &mut compiler.lists[list]));
                 if algorithm.step(at).op != Op::Nop {
-                    compiler.step(at, early && lists_per_rank == 1);
+                    compiler.step(at, early);
                 }
                 told.iter().for_each(|told| told.behind(at, &mut compiler.lists[list]));
             }
-            // Nothing is in the way of a message that has a connection of its own.
-            Event::Early { to, sent } if lists_per_rank == 1 => compiler.receive_early(to, sent),
-            Event::Early { .. } => {}
+            Event::Early { to, sent } => compiler.receive_early(to, sent),
         }
     }
     compiler.finish(told)
@@ -138,11 +136,15 @@ impl Algorithm {
 }
 
 impl Memory {
-    fn take_scratch(&mut self) -> usize {
-        self.free.pop().unwrap_or_else(|| {
-            self.scratch += 1;
-            self.scratch - 1
-        })
+    fn new_scratch(&mut self) -> usize {
+        self.scratch += 1;
+        self.scratch - 1
+    }
+
+    /// What a list has used, or a new one.
+    fn take_scratch(&mut self, list: usize) -> usize {
+        let free = self.free.get_mut(&list).and_then(Vec::pop);
+        free.unwrap_or_else(|| self.new_scratch())
     }
 
     /// A list uses what may be scratch.
@@ -305,7 +307,7 @@ impl<'a> Compiler<'a> {
         }
         for held in kept.into_iter().flatten() {
             if let Operand::Scratch(chunk) = held.operand {
-                self.memories[rank].free.push(chunk);
+                self.memories[rank].free.entry(list).or_default().push(chunk);
             }
         }
         if let Some(((link, message), there)) = outgoing {
@@ -331,16 +333,19 @@ impl<'a> Compiler<'a> {
         let algorithm = self.algorithm;
         let channel = algorithm.ranks[sent.0][sent.1].channel;
         let note = format!("early, for what comes behind it: {}", algorithm.step(sent).place);
-        let (link, there) = self.link(sent.0, |_| true);
-        let incoming = self.open_message(rank, (link, there));
-        let (list, memory) = (&mut self.lists[rank], &mut self.memories[rank]);
+        let receives = |block: &Block| block.recv == Some(sent.0) && block.channel == channel;
+        let at = (rank, algorithm.ranks[rank].iter().position(receives).unwrap_or(0), 0);
+        let (list, from) = (self.number(at), self.from(at, sent.0));
         let mut kept = Vec::new();
-        for held in incoming {
-            let operand = Operand::Scratch(memory.take_scratch());
-            list.move_chunk(vec![Source::plain(held.operand)], vec![operand], false, &note);
+        for held in self.open_message(list, from) {
+            let memory = &mut self.memories[rank];
+            let operand = Operand::Scratch(memory.take_scratch(list));
+            memory.note(list % self.lists_per_rank, operand, true);
+            let sources = vec![Source::plain(held.operand)];
+            self.lists[list].move_chunk(sources, vec![operand], false, &note);
             kept.push(Held { operand, ..held });
         }
-        list.close_message(link);
+        self.lists[list].close_message(from.0);
         self.early.entry((sent.0, rank, channel)).or_default().push_back(kept);
     }
 
@@ -397,7 +402,7 @@ impl<'a> Compiler<'a> {
         if let Some(kept) = memory.kept.get(&(buffer, chunk)) {
             return Operand::Scratch(*kept);
         }
-        let kept = memory.take_scratch();
+        let kept = memory.new_scratch();
         memory.kept.insert((buffer, chunk), kept);
         Operand::Scratch(kept)
     }

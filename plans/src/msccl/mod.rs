@@ -66,7 +66,7 @@ impl std::str::FromStr for Blocks {
 /// [`MscclFault`] names the line of what cannot be represented, and of steps that deadlock or race.
 pub fn from_xml(text: &str, blocks: Blocks) -> Result<ScheduleFile, MscclFault> {
     let algorithm = parse::parse(text)?;
-    let events = order::order(&algorithm)?;
+    let events = order::order(&algorithm, blocks)?;
     race::check(&algorithm, &events)?;
     let (schedule, notes) = compile::compile(&algorithm, &events, blocks);
     Ok(ScheduleFile { schedule, order: Order::Any, in_place: algorithm.in_place, notes })

@@ -3,11 +3,13 @@
 //! It goes in waves: in each, every thread block takes a step whose message and dependency are from
 //! an earlier wave. So the lists of ranks have early what others wait for.
 //!
-//! Channels between two ranks share a connection here, so that a message may lie behind one of
-//! another channel that nobody wants yet, and so may all slots be full of such. Where nothing else
-//! goes on, messages are received early, into scratch. How many may be under way is no part of a
-//! file, so what deadlocks here does so however many there are.
+//! Merged, channels between two ranks share a connection here, so that a message may lie behind one
+//! of another channel that nobody wants yet. And all slots may be full, while a thread block sends
+//! more before it receives. Where nothing else goes on, messages are received early, into scratch.
+//! How many may be under way is no part of a file, so what deadlocks here does so however many
+//! there are.
 
+use super::Blocks;
 use super::fault::{Awaited, MscclFault, Unfit, Waits};
 use super::parse::{Algorithm, At, Block, Op, Step};
 use crate::schedule::SLOTS;
@@ -34,25 +36,28 @@ struct Message {
 
 struct Execution<'a> {
     algorithm: &'a Algorithm,
+    blocks: Blocks,
     slots: usize,
     /// By rank and thread block: its next step.
     next: Vec<Vec<usize>>,
     /// By rank, thread block and step: the wave in which it was done.
     done: Vec<Vec<Vec<Option<usize>>>>,
-    queues: HashMap<(usize, usize), VecDeque<Message>>,
+    /// By what is a connection.
+    queues: HashMap<Channel, VecDeque<Message>>,
     early: HashMap<Channel, VecDeque<At>>,
     events: Vec<Event>,
 }
 
 /// Runs the file to its end.
-pub(super) fn order(algorithm: &Algorithm) -> Result<Vec<Event>, MscclFault> {
-    let blocks =
+pub(super) fn order(algorithm: &Algorithm, blocks: Blocks) -> Result<Vec<Event>, MscclFault> {
+    let undone =
         |rank: &Vec<Block>| rank.iter().map(|block| vec![None; block.steps.len()]).collect();
     let mut execution = Execution {
         algorithm,
+        blocks,
         slots: SLOTS.on(algorithm.lane) as usize,
         next: algorithm.ranks.iter().map(|rank| vec![0; rank.len()]).collect(),
-        done: algorithm.ranks.iter().map(blocks).collect(),
+        done: algorithm.ranks.iter().map(undone).collect(),
         queues: HashMap::new(),
         early: HashMap::new(),
         events: Vec::new(),
@@ -128,6 +133,14 @@ impl<'a> Execution<'a> {
         block.send.filter(|_| sends).map(|peer| (at.0, peer, block.channel))
     }
 
+    /// The connection of a channel.
+    fn connection(&self, (from, to, channel): Channel) -> Channel {
+        match self.blocks {
+            Blocks::Merged => (from, to, 0),
+            Blocks::Lists => (from, to, channel),
+        }
+    }
+
     fn can_go(&self, at: At, wave: usize) -> bool {
         self.is_free(at, wave)
             && self.incoming(at).is_none_or(|channel| self.has_come(channel, wave))
@@ -141,17 +154,17 @@ impl<'a> Execution<'a> {
     }
 
     fn has_come(&self, channel: Channel, wave: usize) -> bool {
-        let (from, to, number) = channel;
         self.early.get(&channel).is_some_and(|early| !early.is_empty())
             || self
                 .queues
-                .get(&(from, to))
+                .get(&self.connection(channel))
                 .and_then(VecDeque::front)
-                .is_some_and(|first| first.channel == number && first.wave < wave)
+                .is_some_and(|first| first.channel == channel.2 && first.wave < wave)
     }
 
-    fn has_slot(&self, (from, to, _): Channel) -> bool {
-        self.queues.get(&(from, to)).is_none_or(|queue| queue.len() < self.slots)
+    fn has_slot(&self, channel: Channel) -> bool {
+        let queue = self.queues.get(&self.connection(channel));
+        queue.is_none_or(|queue| queue.len() < self.slots)
     }
 
     fn go(&mut self, at: At, wave: usize) -> Result<(), MscclFault> {
@@ -159,7 +172,7 @@ impl<'a> Execution<'a> {
         if let Some(channel) = self.incoming(at) {
             let kept = self.early.get_mut(&channel).and_then(VecDeque::pop_front);
             early = kept.is_some();
-            let queue = self.queues.entry((channel.0, channel.1)).or_default();
+            let queue = self.queues.entry(self.connection(channel)).or_default();
             let sent = kept.or_else(|| queue.pop_front().map(|message| message.sent));
             if let Some(sent) = sent {
                 self.check_length(at, sent)?;
@@ -167,7 +180,7 @@ impl<'a> Execution<'a> {
         }
         if let Some(channel) = self.outgoing(at) {
             let message = Message { channel: channel.2, sent: at, wave };
-            self.queues.entry((channel.0, channel.1)).or_default().push_back(message);
+            self.queues.entry(self.connection(channel)).or_default().push_back(message);
         }
         self.events.push(Event::Step { at, early });
         Ok(())
@@ -195,17 +208,19 @@ impl<'a> Execution<'a> {
                     continue;
                 }
                 hindered.extend(self.incoming(at).filter(|channel| {
-                    let queue = self.queues.get(&(channel.0, channel.1));
+                    let queue = self.queues.get(&self.connection(*channel));
                     !self.has_come(*channel, usize::MAX)
                         && queue.is_some_and(|all| all.iter().any(|one| one.channel == channel.2))
                 }));
                 hindered.extend(self.outgoing(at).filter(|channel| !self.has_slot(*channel)));
             }
         }
+        hindered.iter_mut().for_each(|channel| *channel = self.connection(*channel));
         hindered.sort_unstable();
-        hindered.dedup_by_key(|channel| (channel.0, channel.1));
-        for &(from, to, _) in &hindered {
-            let queue = self.queues.get_mut(&(from, to));
+        hindered.dedup();
+        for connection in &hindered {
+            let (from, to, _) = *connection;
+            let queue = self.queues.get_mut(connection);
             let Some(message) = queue.and_then(VecDeque::pop_front) else { continue };
             self.early.entry((from, to, message.channel)).or_default().push_back(message.sent);
             self.events.push(Event::Early { to, sent: message.sent });
