@@ -107,10 +107,15 @@ fn thresholds_name_what_is_predicted_to_be_fastest() {
     assert!(same * 3 >= asked * 2, "{same} of {asked} choices are the fastest within 2 %");
 }
 
-/// Where a ring of nodes has many steps, and few steps send much in excess.
+/// Where a ring of nodes has many steps, few steps send much in excess, and a message to each rank
+/// is many.
 #[test]
 fn thresholds_hold_over_many_nodes() {
-    let sizes = [256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
-    let (_, _, wrong) = choices(&[(8, 64), (16, 128)], &[Kind::AllReduce], &sizes);
+    let worlds = [(8, 64), (16, 128)];
+    let (_, _, mut wrong) = choices(&worlds, &KINDS, &[16 << 10, 256 << 10, 4 << 20]);
+    let long = [1 << 20, 16 << 20, 64 << 20];
+    wrong.extend(choices(&worlds, &[Kind::AllReduce], &long).2);
+    let rooted = [Kind::Broadcast, Kind::Reduce];
+    wrong.extend(choices(&[(32, 256)], &rooted, &[16 << 10, 256 << 10]).2);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -32,9 +32,14 @@ const CHAIN_MIN_RANKS: usize = 5;
 /// From so many bytes what a root sends to other nodes, or gets from them, had better cross over
 /// all of their adapters.
 const RAILS_MIN_BYTES: usize = 1 << 20;
+/// The same of a broadcast's from so many nodes on.
+const RAILS_OF_MANY_MIN_BYTES: usize = 128 << 10;
+const RAILS_MANY_NODES: usize = 8;
 /// Up to so long blocks of an all-to-all between nodes had better be sent in few messages, of
 /// several blocks each.
 const BRUCK_MAX_BYTES: usize = 32 << 10;
+/// From so many nodes on such blocks had better cross together with those of the whole node.
+const TOGETHER_MIN_NODES: usize = 16;
 /// Blocks of an all-to-all between nodes that had better go to one rank after the other.
 const PAIRWISE_BYTES: RangeInclusive<usize> = 256 << 10..=16 << 20;
 /// Up to so many bytes for each node, and so many in all, an all-reduce between nodes sends whole
@@ -54,8 +59,10 @@ const AT_ONCE_MAX_BYTES: [usize; 2] = [4 << 20, 32 << 20];
 const LONG_MIN_BYTES: usize = 64 << 20;
 /// From so many an all-reduce's do.
 const LONG_ALL_REDUCE_MIN_BYTES: usize = 8 << 20;
-/// Up to so many bytes a root between nodes takes everybody's input at once.
+/// Up to so many bytes, and so many of all ranks, a root between nodes takes everybody's input at
+/// once.
 const ROOT_MAX_BYTES: usize = 32 << 10;
+const ROOT_MAX_INPUTS_BYTES: usize = 768 << 10;
 /// What keeps a thread block busy for long enough.
 const BYTES_PER_CHANNEL: usize = 64 << 10;
 /// The same in LL and LL128.
@@ -159,7 +166,9 @@ fn between_nodes(question: &Question) -> Vec<Wish> {
             wishes.push(slots(Algorithm::Direct, "one rank a node: one step"));
             wishes
         }
-        Kind::Reduce if bytes <= ROOT_MAX_BYTES => {
+        Kind::Reduce
+            if bytes <= ROOT_MAX_BYTES && bytes.saturating_mul(ranks) <= ROOT_MAX_INPUTS_BYTES =>
+        {
             vec![slots(Algorithm::Direct, "nodes, short: one step")]
         }
         Kind::Broadcast | Kind::Reduce => {
@@ -167,13 +176,18 @@ fn between_nodes(question: &Question) -> Vec<Wish> {
                 Kind::Broadcast => Algorithm::Hierarchical(Inner::Direct, Outer::Doubling),
                 _ => Algorithm::Hierarchical(Inner::Ring, Outer::Ring),
             };
-            let over_rails = (bytes >= RAILS_MIN_BYTES)
+            let is_wide = kind == Kind::Broadcast && nodes >= RAILS_MANY_NODES;
+            let least = if is_wide { RAILS_OF_MANY_MIN_BYTES } else { RAILS_MIN_BYTES };
+            let over_rails = (bytes >= least)
                 .then_some(slots(algorithm, "nodes, long: over all adapters at once"));
             let few = slots(Algorithm::Binomial, "nodes: few steps between them");
             over_rails.into_iter().chain([few]).collect()
         }
         Kind::AllToAll if bytes / ranks <= BRUCK_MAX_BYTES => {
-            vec![slots(Algorithm::Bruck, "nodes, short: few messages")]
+            let together = Algorithm::Hierarchical(Inner::Direct, Outer::Direct);
+            let together = slots(together, "many nodes, short: a message from node to node");
+            let few = slots(Algorithm::Bruck, "nodes, short: few messages");
+            if nodes >= TOGETHER_MIN_NODES { vec![together, few] } else { vec![few, together] }
         }
         Kind::AllToAll if PAIRWISE_BYTES.contains(&(bytes / ranks)) => {
             vec![slots(Algorithm::Pairwise, "nodes, long: one rank after the other")]
