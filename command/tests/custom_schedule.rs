@@ -340,6 +340,7 @@ fn files_of_msccls_are_proven_predicted_explained_and_run() {
         ("gather.xml", msccl_xml::gather("LL128", 3, 2, true), "all_gather"),
         ("scatter.xml", msccl_xml::scatter("Simple", 4), "reduce_scatter"),
         ("overtaking.xml", msccl_xml::overtaking("LL", 3), "all_to_all"),
+        ("running_ahead.xml", msccl_xml::running_ahead("Simple", 3), "all_to_all"),
     ] {
         let path = written(name, &file.to_xml());
         let path = path.to_str().unwrap();
