@@ -517,6 +517,11 @@ impl Study {
         self.question(bytes).ll128
     }
 
+    /// Channels that a call has at most.
+    pub(super) fn most_channels(&self, bytes: usize) -> usize {
+        self.question(bytes).limits.max_channels
+    }
+
     fn processor(&self) -> Processor {
         self.network.device(0).processor
     }

@@ -63,6 +63,11 @@ impl Call {
         self.study.has_ll128(self.bytes)
     }
 
+    /// Channels that a call has at most.
+    pub(crate) fn most_channels(&self) -> usize {
+        self.study.most_channels(self.bytes)
+    }
+
     /// The fastest out of the catalogue.
     ///
     /// # Errors

@@ -77,12 +77,13 @@ pub(crate) fn main(options: &SynthOptions) -> Result<(), Failure> {
         network: &network,
         bytes: bytes.0,
         ll128: false,
+        channels: 1,
         seed: options.seed,
         candidates: options.candidates,
     };
     goal.check()?;
     let call = Call::new(kind, bytes, &options.topology, ranks, per_node)?;
-    goal.ll128 = call.has_ll128();
+    (goal.ll128, goal.channels) = (call.has_ll128(), call.most_channels());
     let catalogue = call.best()?;
     let mut judge = Simulator::new(&call, options.budget(), catalogue.time_us)?;
     let outcome = synthesize(&goal, &mut judge)?;

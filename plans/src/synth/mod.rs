@@ -47,6 +47,8 @@ pub struct Goal<'a> {
     pub bytes: usize,
     /// Whether there are slots for LL128 messages.
     pub ll128: bool,
+    /// Channels that a call has at most: as many lists may each rank have.
+    pub channels: usize,
     /// What chance begins with.
     pub seed: u64,
     /// How many candidates are timed, at most.

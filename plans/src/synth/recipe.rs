@@ -29,6 +29,8 @@ pub(super) struct Recipe {
     reach: Reach,
     /// Whether other nodes are told before the own one.
     across_first: bool,
+    /// Lists of each rank, over which chunks are dealt.
+    lists: usize,
 }
 
 /// What recipes are made from.
@@ -40,6 +42,7 @@ pub(super) struct Larder {
     floors: Vec<f64>,
     chunks: Vec<usize>,
     lanes: Vec<Lane>,
+    lists: Vec<usize>,
 }
 
 impl Larder {
@@ -54,12 +57,14 @@ impl Larder {
             lanes.push(Lane::Ll);
             lanes.extend(goal.ll128.then_some(Lane::Ll128));
         }
+        let most = goal.channels.min(ranks).max(1);
         Larder {
             kind: goal.kind,
             part_bytes,
             floors: ways.floors(),
             chunks: [1, 2, 3, 4, 6, 8, 12, 16].into_iter().filter(fits).collect(),
             lanes,
+            lists: [1, 2, 4, 8, 16].into_iter().filter(|lists| *lists <= most).collect(),
             ways,
         }
     }
@@ -87,6 +92,7 @@ impl Larder {
             lane: recipe.lane,
             reach: recipe.reach,
             across_first: recipe.across_first,
+            list: (0, recipe.lists),
         };
         script.schedule()
     }
@@ -105,6 +111,7 @@ impl Larder {
                         lane: Lane::Slots,
                         reach,
                         across_first: true,
+                        lists: 1,
                     });
                     if !firsts.contains(&recipe) {
                         firsts.push(recipe);
@@ -119,6 +126,9 @@ impl Larder {
             .map(|recipe| self.plain(recipe))
             .collect();
         firsts.extend(flagged);
+        let most = self.lists.last().copied().unwrap_or(1);
+        let apart = firsts.clone().into_iter().filter(|one| most > 1 && one.reach == Reach::Nobody);
+        firsts.extend(apart.map(|recipe| Recipe { lists: most, ..recipe }));
         firsts
     }
 
@@ -126,7 +136,7 @@ impl Larder {
     pub(super) fn changed(&self, recipe: &Recipe, random: &mut Random) -> Recipe {
         let mut changed = *recipe;
         for _ in 0..1 + random.below(2) {
-            match random.below(7) {
+            match random.below(8) {
                 0 => {
                     changed.up = self.shape(random);
                     changed.down = changed.up;
@@ -135,6 +145,7 @@ impl Larder {
                 2 => changed.down = self.shape(random),
                 3 | 4 => changed.chunks = random.one(&self.chunks),
                 5 => changed.lane = random.one(&self.lanes),
+                6 => changed.lists = random.one(&self.lists),
                 _ => match random.below(2) {
                     0 => changed.reach = random.one(&[Reach::Nobody, Reach::Last, Reach::Node]),
                     _ => changed.across_first = !changed.across_first,
@@ -156,6 +167,10 @@ impl Larder {
         // Messages with flags order nothing but themselves, and an input that is read in place may
         // be the output that is written.
         if self.kind == Kind::AllReduce && recipe.lane.has_flags() {
+            recipe.reach = Reach::Nobody;
+        }
+        // Lists reach into nobody's buffers.
+        if recipe.lists > 1 {
             recipe.reach = Reach::Nobody;
         }
         // Only what is told goes to those who pass it on in place.
@@ -207,6 +222,7 @@ impl std::fmt::Display for Recipe {
         let plural = if self.chunks == 1 { "chunk" } else { "chunks" };
         write!(f, ", {} {plural} a rank, {}", self.chunks, self.lane.name())?;
         match self.reach {
+            Reach::Nobody if self.lists > 1 => write!(f, ", {} lists a rank", self.lists),
             Reach::Nobody => Ok(()),
             Reach::Last => f.write_str(" and windows"),
             Reach::Node => f.write_str(" and windows with notices"),

@@ -13,6 +13,9 @@
 //! which they were sent. How long things take is a guess that decides no more than this order; what
 //! is said of a schedule's time is the simulator's.
 //!
+//! Where ranks have several lists, chunks are dealt over them, and each list is made by itself: it
+//! has connections of its own, to the same list of each peer, and nothing to say to others.
+//!
 //! All-gather goes down the trees. Reduce-scatter goes up: a rank reduces what its children send
 //! with its own part, and sends the result to its parent. All-reduce goes up, and then down.
 
@@ -43,6 +46,8 @@ pub(super) struct Script<'a> {
     pub(super) reach: Reach,
     /// Whether what goes to other nodes is handed over before the node is told.
     pub(super) across_first: bool,
+    /// Which list of each rank this is, and of how many.
+    pub(super) list: (usize, usize),
 }
 
 /// Whose buffers are used in place.
@@ -59,8 +64,13 @@ pub(super) enum Reach {
 impl<'a> Script<'a> {
     /// The schedule; none if the ranks come to a standstill.
     pub(super) fn schedule(self) -> Option<Schedule> {
-        let mut writer = Writer::new(self);
-        writer.run()?;
+        let lists_per_rank = self.list.1;
+        let written = (0..lists_per_rank).map(|list| {
+            let mut writer = Writer::new(Script { list: (list, lists_per_rank), ..self });
+            writer.run()?;
+            Some(writer)
+        });
+        let written: Vec<Writer<'_>> = written.collect::<Option<_>>()?;
         let (input, output) = match (self.kind, self.chunks) {
             (Kind::AllGather, 1) => (Chunking::Whole, Chunking::PerRank(1)),
             (Kind::AllGather, chunks) => (Chunking::Parts(chunks), Chunking::PerRank(chunks)),
@@ -68,15 +78,21 @@ impl<'a> Script<'a> {
             (Kind::ReduceScatter, chunks) => (Chunking::PerRank(chunks), Chunking::Parts(chunks)),
             (_, chunks) => (Chunking::PerRank(chunks), Chunking::PerRank(chunks)),
         };
-        let scratch = writer.ranks.iter().map(|rank| rank.scratch.len()).max();
+        let ranks = written.iter().flat_map(|writer| &writer.ranks);
+        let scratch = ranks.map(|rank| rank.scratch.len()).max().unwrap_or(0);
+        let mut of_lists: Vec<_> =
+            written.into_iter().map(|writer| writer.finish().into_iter()).collect();
+        let of_ranks = (0..self.ways.ranks()).flat_map(|_| {
+            of_lists.iter_mut().map(|list| list.next().unwrap_or_default()).collect::<Vec<_>>()
+        });
         Some(Schedule {
             collective: Collective::new(self.kind, self.ways.ranks()),
             input,
             output,
-            scratch: scratch.unwrap_or(0),
+            scratch: scratch * lists_per_rank,
             slots: SLOTS,
-            lists_per_rank: 1,
-            lists: writer.finish(),
+            lists_per_rank,
+            lists: of_ranks.collect(),
         })
     }
 
@@ -114,7 +130,18 @@ impl<'a> Script<'a> {
 
     fn link(&self, from: usize, to: usize, peer: usize) -> Link {
         let posted = self.ways.way(from, to).posted;
-        Link::new(peer, if posted { Lane::Slots } else { self.lane })
+        let lane = if posted { Lane::Slots } else { self.lane };
+        Link { list: self.list.0 as u16, ..Link::new(peer, lane) }
+    }
+
+    /// Whether a chunk is this list's.
+    fn has(&self, chunk: usize) -> bool {
+        chunk % self.list.1 == self.list.0
+    }
+
+    /// Where a list has its scratch, between the others'.
+    fn scratch(&self, at: usize) -> Operand {
+        Operand::Scratch(at * self.list.1 + self.list.0)
     }
 }
 
@@ -221,6 +248,9 @@ impl<'a> Writer<'a> {
                 let awaited = tree.children[rank].iter().filter(is_message).count();
                 self.ranks[rank].awaited.push(awaited as u32);
                 let parent = tree.parent[rank];
+                if !script.has(chunk) {
+                    continue;
+                }
                 if parent.is_some_and(|parent| script.is_read(tree, parent, rank)) {
                     continue;
                 }
@@ -233,11 +263,12 @@ impl<'a> Writer<'a> {
                 }
             }
         } else {
-            let own = rank * chunks..(rank + 1) * chunks;
+            let own = (rank * chunks..(rank + 1) * chunks).filter(|chunk| script.has(*chunk));
             starts.extend(own.map(|chunk| (Reverse(0), chunk, Job::Own(chunk))));
-            self.left += chunks;
+            self.left += starts.len();
         }
-        for tree in script.down.into_iter().flat_map(|trees| &trees.0) {
+        let down = script.down.into_iter().flat_map(|trees| trees.0.iter().enumerate());
+        for (_, tree) in down.filter(|(chunk, _)| script.has(*chunk)) {
             let parent = tree.parent[rank];
             let is_last = tree.children[rank].is_empty();
             let told =
@@ -408,7 +439,7 @@ impl<'a> Writer<'a> {
     /// The sum so far, or this rank's own part, and the parts that have come.
     fn parts(&self, rank: usize, chunk: usize, from: &[usize]) -> Vec<Read> {
         let sum = self.ranks[rank].sums.get(&chunk);
-        let own = sum.map_or(Operand::Input(chunk), |sum| Operand::Scratch(*sum));
+        let own = sum.map_or(Operand::Input(chunk), |sum| self.script.scratch(*sum));
         let parts = from.iter().map(|from| Read::Recv(self.script.link(*from, rank, *from)));
         [Read::Plain(own)].into_iter().chain(parts).collect()
     }
@@ -426,7 +457,7 @@ impl<'a> Writer<'a> {
             here.sums.insert(chunk, at);
             at
         });
-        here.builder.transfer(&reads, &[Write::To(Operand::Scratch(sum))], false);
+        here.builder.transfer(&reads, &[Write::To(self.script.scratch(sum))], false);
         here.free = now + self.script.ways.step;
         let end = here.free;
         from.into_iter().for_each(|from| self.look(from, end));

@@ -15,23 +15,25 @@ fn network(name: &str, ranks: usize, per_node: Option<usize>) -> Network {
 }
 
 fn goal(kind: Kind, network: &Network, bytes: usize) -> Goal<'_> {
-    Goal { kind, network, bytes, ll128: true, seed: 1, candidates: Some(60) }
+    Goal { kind, network, bytes, ll128: true, channels: 8, seed: 1, candidates: Some(60) }
 }
 
-/// Times with 8 channels, and counts.
+/// Times with so many channels, or as many as lists need, and counts.
 struct Simulator<'a> {
     goal: Goal<'a>,
     most: usize,
+    channels: usize,
 }
 
 impl Judge for Simulator<'_> {
     fn time_ns(&mut self, schedule: &CustomSchedule) -> Option<f64> {
+        let channels = self.channels.max(schedule.needed_channels());
         let schedule = schedule.schedule();
         let (elements, ranks) = (self.goal.bytes / 4, self.goal.network.ranks());
         let count = if self.goal.kind == Kind::AllReduce { elements } else { elements / ranks };
         let (input, output) = (schedule.input, schedule.output);
         let layout = Layout::even(&schedule.collective, input, output, count, 16).unwrap();
-        let options = Options { channels: 8, tile_bytes: 512 << 10, ..Options::default() };
+        let options = Options { channels, tile_bytes: 512 << 10, ..Options::default() };
         let subject = Subject::schedule(schedule).unwrap();
         Some(simulate(&subject, &layout, self.goal.network, &options).unwrap().time_ns)
     }
@@ -41,8 +43,12 @@ impl Judge for Simulator<'_> {
     }
 }
 
+fn simulator(goal: Goal<'_>, most: usize) -> Simulator<'_> {
+    Simulator { goal, most, channels: 8 }
+}
+
 fn found(goal: Goal<'_>) -> Outcome {
-    synthesize(&goal, &mut Simulator { goal, most: usize::MAX }).unwrap()
+    synthesize(&goal, &mut simulator(goal, usize::MAX)).unwrap()
 }
 
 #[test]
@@ -80,13 +86,27 @@ fn equal_seeds_give_equal_schedules() {
     }
 }
 
+/// What one block does one after the other, several do side by side.
+#[test]
+fn short_calls_between_nodes_are_faster_by_several_lists() {
+    let network = network("dgx-h100", 8, Some(4));
+    let [one, several] = [1, 8].map(|channels| {
+        let goal = Goal { channels, ..goal(Kind::AllReduce, &network, 32 << 10) };
+        let mut judge = Simulator { channels: 1, ..simulator(goal, usize::MAX) };
+        synthesize(&goal, &mut judge).unwrap().best.unwrap()
+    });
+    let lists = [&one, &several].map(|found| found.file.schedule.lists_per_rank);
+    assert!(lists[0] == 1 && lists[1] > 1, "{lists:?}");
+    assert!(several.time_ns < 0.9 * one.time_ns, "{} {}", several.time_ns, one.time_ns);
+}
+
 #[test]
 fn the_judge_ends_it_and_the_best_is_kept() {
     let network = network("dgx-h100", 4, None);
     let goal = goal(Kind::AllGather, &network, 1 << 20);
-    let outcome = synthesize(&goal, &mut Simulator { goal, most: 3 }).unwrap();
+    let outcome = synthesize(&goal, &mut simulator(goal, 3)).unwrap();
     assert_eq!((outcome.tried(), outcome.best.is_some()), (3, true));
-    let none = synthesize(&goal, &mut Simulator { goal, most: 0 }).unwrap();
+    let none = synthesize(&goal, &mut simulator(goal, 0)).unwrap();
     assert!(none.best.is_none());
 }
 
@@ -95,7 +115,7 @@ fn what_is_not_searched_for_is_refused() {
     let refused = |kind, ranks, bytes| {
         let network = network("dgx-h100", ranks, None);
         let goal = goal(kind, &network, bytes);
-        synthesize(&goal, &mut Simulator { goal, most: 1 }).unwrap_err()
+        synthesize(&goal, &mut simulator(goal, 1)).unwrap_err()
     };
     let kind = Kind::Broadcast;
     assert_eq!(refused(kind, 8, 64), SynthError::Kind { kind });
