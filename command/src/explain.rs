@@ -141,7 +141,7 @@ fn explain_file(options: &ExplainOptions, custom: &CustomSchedule) -> Result<(),
     let shape = options.case().shape(ranks, options.bytes.0);
     let question = Question {
         ll128: true,
-        multicast: true,
+        multicast: custom.schedule().switched().next(),
         ..options.question(&config, None, custom.schedule().collective, shape)
     };
     let processor = match config.device {
@@ -365,9 +365,10 @@ impl ExplainOptions {
         // Ranks of a node share memory, ranks of different nodes do not.
         let per_node = network.map_or(self.per_node, |network| Some(network.per_node()));
         let nodes = self.ranks.div_ceil(per_node.unwrap_or(self.ranks).max(1));
+        let placement = Placement::uniform(per_node.unwrap_or(self.ranks));
         Question {
             collective,
-            placement: Placement::uniform(per_node.unwrap_or(self.ranks)),
+            placement,
             data_type: self.data_type,
             op: self.op,
             total_bytes: shape.bytes(self.data_type),
@@ -383,8 +384,10 @@ impl ExplainOptions {
             nodes,
             ll128: network.is_some_and(Network::carries_lines)
                 || pin.encoding == Some(Encoding::Ll128),
-            multicast: network.is_some_and(Network::reduces)
-                || pin.algorithm == Some(Algorithm::Nvls),
+            multicast: pin
+                .algorithm
+                .and_then(|pinned| pinned.switched(self.ranks, placement))
+                .or_else(|| network?.switched()),
             limits: config.limits(),
             pin,
             cache_bytes: config.last_level_cache_bytes(),

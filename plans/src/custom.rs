@@ -222,7 +222,7 @@ impl CustomSchedule {
             ))
         } else if schedule.uses_windows() && !question.windows {
             Some("uses peers' buffers in place, which peers do not reach here".to_owned())
-        } else if schedule.uses_multicast() && !question.multicast {
+        } else if schedule.switched().any(|joined| question.multicast != Some(joined)) {
             Some(
                 "has a switch reduce or multicast, of which there is none between these ranks"
                     .to_owned(),

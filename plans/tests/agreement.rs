@@ -39,7 +39,7 @@ fn question(network: &Network, kind: Kind, bytes: usize) -> Question {
         cma: None,
         nodes: network.nodes(),
         ll128: network.carries_lines(),
-        multicast: network.reduces(),
+        multicast: network.switched(),
         limits,
         pin: Pin::default(),
         cache_bytes: 50 << 20,

@@ -292,7 +292,7 @@ impl Start<'_> {
         let backend =
             Box::new(HostBackend::new(host, ranks.clone(), heap.clone(), links.clone(), kept));
         let (ll128, cma) = (shape.ll128_slots > 0, readers.as_ref().map(|readers| readers.reads));
-        let ways = Ways { ll128, multicast: false, cma };
+        let ways = Ways { ll128, multicast: None, cma };
         let device = Device::Host;
         Ok(Started { backend, heap, rooms, ranks, links, egress, ways, readers, device })
     }
@@ -490,7 +490,7 @@ impl Start<'_> {
         let ranks = self.ranks(gpu.control().to_vec(), &heap)?;
         let links = self.start_links(links, egress.clone(), spins)?;
         let connections = self.config.advanced.cuda_connections;
-        let ways = Ways { ll128: gpu.has_ll128(), multicast: gpu.has_multicast(), cma: None };
+        let ways = Ways { ll128: gpu.has_ll128(), multicast: gpu.switched(), cma: None };
         let shared = (ranks.clone(), heap.clone(), links.clone());
         let registrations = (reach != Reach::SameProcess).then(|| {
             registrations.unwrap_or_else(|| Registrations::new(gpu.tables().registered()))

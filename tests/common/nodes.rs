@@ -65,8 +65,10 @@ pub fn cases<T: TestElement>(
                 || (entry.kind.reduces() && entry.keeps(*order, placement, T::DATA_TYPE))
         });
         let order = orders.next_back().unwrap();
-        let op =
-            if entry.kind.reduces() { [OpKind::Sum, OpKind::Avg][n / 4 % 2] } else { OpKind::Sum };
+        // A switch divides nothing.
+        let preferred = [OpKind::Sum, OpKind::Avg][n / 4 % 2];
+        let may = entry.kind.reduces() && entry.reduces(T::DATA_TYPE, preferred);
+        let op = if may { preferred } else { OpKind::Sum };
         for count in counts {
             let count = match count {
                 Count::Exactly(count) => *count,

@@ -53,7 +53,9 @@ fn operand(operand: Operand, parts: usize, part: usize) -> Operand {
         Operand::Window { peer, buffer, chunk } => {
             Operand::Window { peer, buffer, chunk: of(chunk) }
         }
-        Operand::Multicast { buffer, chunk } => Operand::Multicast { buffer, chunk: of(chunk) },
+        Operand::Multicast { of: members, buffer, chunk } => {
+            Operand::Multicast { of: members, buffer, chunk: of(chunk) }
+        }
         other => other,
     }
 }

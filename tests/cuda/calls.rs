@@ -70,7 +70,7 @@ pub(crate) fn all(mut comm: Communicator) {
         entry.kind != Kind::SendRecv
             && !entry.is_in_network()
             && entry.check(n, placement, SLOTS).is_ok()
-            && (nodes == 1 || entry.encoding == Encoding::Slots)
+            && (nodes == 1 || entry.crosses_nodes())
     };
     let mut rng = Rng(1);
     for entry in catalogue().filter(there_is) {

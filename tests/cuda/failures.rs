@@ -70,7 +70,8 @@ fn start(outer: &mut dyn Bootstrap, control: &Control) -> Result<Started, Error>
             let cause = Cause::Aborted { rank: inner.rank(), reason: error.to_string() };
             inner.liveness().abort(cause);
         });
-        let started = Started { calls: control.calls(), switch: rank.gpu.borrow().has_multicast() };
+        let started =
+            Started { calls: control.calls(), switch: rank.gpu.borrow().switched().is_some() };
         control.fail("");
         prepared.map(|_| started)
     });

@@ -417,6 +417,15 @@ cases! {
     a_switch_of_2_processes = multicast::all, StandIn, 2, [devices("2"), switched("2")];
     a_switch_of_4_processes = multicast::all, StandIn, 4, [devices("4"), switched("4")];
     a_switch_of_8_processes = multicast::all, StandIn, 8, [devices("8"), switched("8")];
+    switches_of_nodes_of_threads =
+        multicast::of_nodes, StandIn, 1, [devices("4"), switched("4"), processes::threads("4"), MANY, TWO_NODES];
+    switches_of_nodes_thread_by_thread =
+        multicast::of_nodes, StandIn, 1, [devices("4"), switched("4"), processes::threads("4"), MANY, TWO_NODES, EMULATED];
+    switches_of_nodes_of_processes = multicast::of_nodes, StandIn, 4, [devices("4"), switched("4"), TWO_NODES];
+    no_switch_on_a_node = multicast::none_of_nodes, StandIn, 4, [devices("4"), switched("2"), TWO_NODES];
+    no_team_on_a_node =
+        multicast::none_of_nodes, StandIn, 1,
+        [devices("4"), switched("4"), failing("cuMulticastCreate:2"), processes::threads("4"), MANY, TWO_NODES];
     no_switch = multicast::none, StandIn, 2, [devices("2")];
     no_switch_for_one = multicast::none, StandIn, 2, [devices("2"), switched("1")];
     no_switch_on_one_gpu = multicast::none, StandIn, 1, [switched("1"), processes::threads("2"), MANY];

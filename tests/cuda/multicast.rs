@@ -6,7 +6,7 @@ use crate::common::element::TestElement;
 use crate::common::run::Case;
 use crate::processes::{line_up, on_hardware};
 use oxccl::cuda::{CaptureMode, Graph, Stream};
-use oxccl::plans::algorithms::{Algorithm, Encoding, Entry, find};
+use oxccl::plans::algorithms::{Algorithm, Encoding, Entry, Inner, catalogue, find};
 use oxccl::plans::topology::Placement;
 use oxccl::{
     Collectives, Communicator, DeviceBuffer, Error, Kind, OpKind, Order, Pin, ReduceOp, bf16, f16,
@@ -29,24 +29,25 @@ pub(crate) fn all(mut comm: Communicator) {
         return;
     }
     let before = switched();
+    let one_node = (entry(), Placement::one_node(comm.world_size()));
     if !on_hardware() {
         // Which bits a switch gives of sums of floats, nobody says.
-        every_op::<f32>(&mut comm, &stream);
-        every_op::<f64>(&mut comm, &stream);
-        every_op::<f16>(&mut comm, &stream);
-        every_op::<bf16>(&mut comm, &stream);
+        every_op::<f32>(&mut comm, &stream, one_node);
+        every_op::<f64>(&mut comm, &stream, one_node);
+        every_op::<f16>(&mut comm, &stream, one_node);
+        every_op::<bf16>(&mut comm, &stream, one_node);
     }
-    every_op::<i32>(&mut comm, &stream);
-    every_op::<u32>(&mut comm, &stream);
-    every_op::<i64>(&mut comm, &stream);
-    every_op::<u64>(&mut comm, &stream);
+    every_op::<i32>(&mut comm, &stream, one_node);
+    every_op::<u32>(&mut comm, &stream, one_node);
+    every_op::<i64>(&mut comm, &stream, one_node);
+    every_op::<u64>(&mut comm, &stream, one_node);
     if let (Some(before), Some(now)) = (before, switched()) {
         assert!(now - before >= 64, "{} launches have had a switch", now - before);
     }
     replayed(&comm, &stream);
     // From here on this rank's buffers are elsewhere in its heap than the others'.
     let odd = (comm.rank() == 0).then(|| comm.alloc::<u8>(1).unwrap());
-    every_op::<i32>(&mut comm, &stream);
+    every_op::<i32>(&mut comm, &stream, one_node);
     drop(odd);
     refused(&mut comm, &stream);
     chosen(&mut comm, &stream);
@@ -71,9 +72,13 @@ fn switched() -> Option<u64> {
 }
 
 /// Each operation that the switch has of a type, and each length and place of buffers.
-fn every_op<T: TestElement>(comm: &mut Communicator, stream: &Stream) {
+fn every_op<T: TestElement>(
+    comm: &mut Communicator,
+    stream: &Stream,
+    (entry, placement): (&'static Entry, Placement),
+) {
     let (n, mut rng) = (comm.world_size(), Rng(T::DATA_TYPE as u64));
-    let has = |op: &OpKind| op.applies_to(T::DATA_TYPE) && entry().reduces(T::DATA_TYPE, *op);
+    let has = |op: &OpKind| op.applies_to(T::DATA_TYPE) && entry.reduces(T::DATA_TYPE, *op);
     let ops: Vec<OpKind> = OpKind::ALL.into_iter().filter(has).collect();
     // Whole packs, packs that do not begin at their boundaries, and less than one.
     let places = [0, 3, 64 * n, 1237].map(|count| [false, true].map(|place| (count, place)));
@@ -81,8 +86,8 @@ fn every_op<T: TestElement>(comm: &mut Communicator, stream: &Stream) {
     assert!(!ops.is_empty() && ops.len() <= places.len());
     for (at, &(count, in_place)) in places.iter().enumerate() {
         let case = Case {
-            entry: entry(),
-            placement: Placement::one_node(n),
+            entry,
+            placement,
             order: Order::Any,
             op: ops[at % ops.len()],
             in_place,
@@ -198,6 +203,48 @@ fn chosen(comm: &mut Communicator, stream: &Stream) {
 
 fn reduce(comm: &Communicator, on: &Stream, buffer: &mut DeviceBuffer<f32>) -> Result<(), Error> {
     comm.on(on).all_reduce_in_place(buffer, ReduceOp::Sum).and_then(|work| work.wait())
+}
+
+/// A switch on each of two nodes, and slots between them.
+pub(crate) fn of_nodes(mut comm: Communicator) {
+    let (stream, placement) = (stream(&comm), Placement::uniform(comm.world_size() / 2));
+    let of_nodes = || catalogue().filter(|entry| by_switches_of_nodes(entry.algorithm));
+    assert_eq!(of_nodes().count(), 4);
+    let control = Control::attach().unwrap();
+    let (before, bytes_before) = (switched().unwrap(), control.switched_bytes());
+    for entry in of_nodes() {
+        every_op::<f32>(&mut comm, &stream, (entry, placement));
+        every_op::<i64>(&mut comm, &stream, (entry, placement));
+    }
+    let launches = switched().unwrap() - before;
+    assert!(launches >= 32, "{launches} launches have had a switch");
+    // The kernels' source says how much of that a switch has read.
+    let emulated = std::env::var_os("OXCCL_STAND_IN_EMULATE").is_some();
+    assert_eq!(control.switched_bytes() > bytes_before, emulated);
+    // No switch joins the nodes.
+    let mut buffer = comm.alloc::<f32>(64).unwrap();
+    comm.set_pin(nvls()).unwrap();
+    let error = reduce(&comm, &stream, &mut buffer).unwrap_err().to_string();
+    assert!(error.contains("without an NVSwitch that reduces"), "{error}");
+    comm.barrier().unwrap();
+}
+
+fn by_switches_of_nodes(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::Hierarchical(Inner::Nvls, _))
+}
+
+/// Where one of the nodes has no switch.
+pub(crate) fn none_of_nodes(mut comm: Communicator) {
+    let stream = stream(&comm);
+    let mut buffer = comm.alloc::<f32>(64).unwrap();
+    for algorithm in Algorithm::ALL.into_iter().filter(|one| by_switches_of_nodes(*one)) {
+        comm.set_pin(Pin { algorithm: Some(algorithm), ..Pin::default() }).unwrap();
+        let error = reduce(&comm, &stream, &mut buffer).unwrap_err().to_string();
+        assert!(error.contains("without an NVSwitch that reduces"), "{error}");
+    }
+    comm.set_pin(Pin::default()).unwrap();
+    reduce(&comm, &stream, &mut buffer).unwrap();
+    assert_eq!(switched(), Some(0));
 }
 
 /// Where a GPU cannot, or a step of one rank has failed: no rank has it, and all say so.

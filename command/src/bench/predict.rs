@@ -110,7 +110,7 @@ impl Model {
             element_bytes,
             channels: plan.channels,
             tile_bytes: plan.tile_bytes,
-            in_network: self.network.reduces(),
+            in_network: self.network.switched() == Some(self.network.ranks()),
             ..Options::default()
         };
         let prediction = simulate(&subject, &layout, &self.network, &options);

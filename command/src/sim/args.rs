@@ -393,7 +393,7 @@ impl SimOptions {
         let placement = placement(network);
         let lines = network.carries_lines();
         let several_nodes = network.nodes() > 1;
-        let switched = network.reduces() || self.in_network;
+        let switched = network.switched().is_some() || self.in_network;
         let is_named = self.algorithm.is_some() || self.encoding.is_some();
         let (kind, ranks) = (collective.kind, collective.ranks);
         let of_kind = || catalogue().filter(|entry| entry.kind == kind);
@@ -540,7 +540,7 @@ impl Study {
             cma: None,
             nodes: self.network.nodes(),
             ll128: self.processor() == Processor::Gpu && self.network.carries_lines(),
-            multicast: self.processor() == Processor::Gpu && self.network.reduces(),
+            multicast: self.network.switched().filter(|_| self.processor() == Processor::Gpu),
             limits: self.limits(),
             pin: self.config.pin,
             cache_bytes: self.config.last_level_cache_bytes(),

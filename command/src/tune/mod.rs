@@ -179,7 +179,7 @@ impl Plan {
             cma: (self.cma && !windows).then(SystemReads::default),
             nodes: 1,
             ll128: false,
-            multicast: false,
+            multicast: None,
             limits: self.config.limits(),
             pin: Pin::default(),
             cache_bytes: self.config.last_level_cache_bytes(),

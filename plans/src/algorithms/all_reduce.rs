@@ -7,7 +7,7 @@
 
 use super::{Algorithm, Entries, IN_SLOTS, IN_WINDOWS, Need, Orders, Request, entries, output_of};
 use crate::collective::Kind::AllReduce;
-use crate::schedule::{Buffer, Chunking, Operand, Read, Schedule, Write};
+use crate::schedule::{Buffer, Chunking, Members, Operand, Read, Schedule, Write};
 
 pub(super) const ENTRIES: &[Entries] = &[
     entries(AllReduce, Algorithm::OneShot, IN_SLOTS, true, Orders::All, one_shot)
@@ -89,9 +89,8 @@ fn nvls(request: &Request) -> Schedule {
     request.schedule(Chunking::PerRank(1), Chunking::PerRank(1), |b| {
         let (chunk, peers) = (b.rank(), request.peers(b.rank()));
         b.enter(&peers);
-        let input = Read::Raw(Operand::Multicast { buffer: Buffer::Input, chunk });
-        let output = Write::To(Operand::Multicast { buffer: Buffer::Output, chunk });
-        b.transfer(&[input], &[output], true);
+        let all = |buffer| Operand::Multicast { of: Members::All, buffer, chunk };
+        b.transfer(&[Read::Raw(all(Buffer::Input))], &[Write::To(all(Buffer::Output))], true);
         b.barrier(&peers);
     })
 }

@@ -57,6 +57,8 @@ pub(super) enum Need {
     Held,
     /// At least two nodes, all of them full.
     Nodes,
+    /// At least two ranks on each node.
+    Beside,
     /// Of a hierarchical algorithm: so few nodes, and ranks on each, that one instruction can
     /// reduce what comes from all of them.
     Terms,
@@ -98,6 +100,9 @@ pub enum Reason {
     /// Several full nodes.
     #[error("it needs at least two nodes, with the same number of ranks each")]
     Nodes,
+    /// More ranks on each node.
+    #[error("it needs at least two ranks on each node")]
+    Beside,
     /// Fewer nodes, or fewer ranks on each.
     #[error("one instruction would have to reduce {terms} values, and can reduce {most}")]
     Terms {
@@ -204,6 +209,7 @@ impl Entry {
                 let several = placement.nodes(ranks).is_some_and(|nodes| nodes > 1);
                 (!several).then_some(Reason::Nodes)
             }
+            Need::Beside => (placement.ranks_per_node() < 2).then_some(Reason::Beside),
             Need::Terms => {
                 let (terms, most) = (self.terms(ranks, placement), MAX_TREE_SOURCES);
                 (terms > most).then_some(Reason::Terms { terms, most })
@@ -228,10 +234,10 @@ impl Entry {
         let local = placement.ranks_per_node();
         let nodes = placement.nodes(ranks).unwrap_or(1);
         let in_place = self.encoding == Encoding::Windows;
-        let inside = if inner == Inner::Direct { local } else { 2 };
+        let inside = if inner == Inner::Ring { 2 } else { local };
         match outer {
             // In windows the node's own part is reduced together with those of the others.
-            Outer::Direct if in_place => local + nodes - 1,
+            Outer::Direct if in_place && inner == Inner::Direct => local + nodes - 1,
             Outer::Direct => inside.max(nodes),
             Outer::Ring => inside + 1,
             Outer::Doubling | Outer::Tree => inside.max(3),
@@ -258,9 +264,9 @@ impl Entry {
         !self.is_in_network() || by_a_switch
     }
 
-    /// Whether it has a switch reduce and multicast.
+    /// Whether it has switches reduce and multicast.
     pub fn is_in_network(&self) -> bool {
-        self.algorithm == Algorithm::Nvls
+        self.algorithm.is_in_network()
     }
 
     /// Whether it writes to peers' buffers in place, not only reads them.

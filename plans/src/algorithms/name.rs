@@ -1,6 +1,7 @@
 //! The names of algorithms and encodings.
 
 use crate::schedule::Lane;
+use crate::topology::Placement;
 use serde::{Serialize, Serializer};
 
 /// The names of algorithms.
@@ -65,6 +66,8 @@ pub enum Inner {
     Direct,
     /// Chunks travel around the node's ring.
     Ring,
+    /// A switch reduces and multicasts, as in [`Algorithm::Nvls`].
+    Nvls,
 }
 
 /// What a hierarchical algorithm does between nodes, on every rail: among the ranks with the same
@@ -85,7 +88,7 @@ pub enum Outer {
 
 impl Algorithm {
     /// All of the catalogue.
-    pub const ALL: [Algorithm; 28] = [
+    pub const ALL: [Algorithm; 32] = [
         Algorithm::Ring,
         Algorithm::OneShot,
         Algorithm::TwoShot,
@@ -114,7 +117,26 @@ impl Algorithm {
         Algorithm::Hierarchical(Inner::Ring, Outer::Doubling),
         Algorithm::Hierarchical(Inner::Ring, Outer::Tree),
         Algorithm::Hierarchical(Inner::Ring, Outer::Rails),
+        Algorithm::Hierarchical(Inner::Nvls, Outer::Direct),
+        Algorithm::Hierarchical(Inner::Nvls, Outer::Ring),
+        Algorithm::Hierarchical(Inner::Nvls, Outer::Doubling),
+        Algorithm::Hierarchical(Inner::Nvls, Outer::Tree),
     ];
+
+    /// Whether it has switches reduce and multicast.
+    pub fn is_in_network(self) -> bool {
+        matches!(self, Algorithm::Nvls | Algorithm::Hierarchical(Inner::Nvls, _))
+    }
+
+    /// How many ranks a switch must join for it, all or those of each node; none where it needs no
+    /// switch.
+    pub fn switched(self, ranks: usize, placement: Placement) -> Option<usize> {
+        match self {
+            Algorithm::Nvls => Some(ranks),
+            Algorithm::Hierarchical(Inner::Nvls, _) => Some(placement.ranks_per_node()),
+            _ => None,
+        }
+    }
 
     /// The name in snake case, as on the command line.
     pub fn name(self) -> &'static str {
@@ -148,6 +170,10 @@ impl Algorithm {
             Algorithm::Hierarchical(Inner::Ring, Outer::Ring) => "hierarchical_ring_ring",
             Algorithm::Hierarchical(Inner::Ring, Outer::Doubling) => "hierarchical_ring_doubling",
             Algorithm::Hierarchical(Inner::Ring, Outer::Tree) => "hierarchical_ring_tree",
+            Algorithm::Hierarchical(Inner::Nvls, Outer::Direct) => "hierarchical_nvls_direct",
+            Algorithm::Hierarchical(Inner::Nvls, Outer::Ring) => "hierarchical_nvls_ring",
+            Algorithm::Hierarchical(Inner::Nvls, Outer::Doubling) => "hierarchical_nvls_doubling",
+            Algorithm::Hierarchical(Inner::Nvls, Outer::Tree) => "hierarchical_nvls_tree",
             Algorithm::Hierarchical(_, Outer::Rails) => "ring_per_rail",
             Algorithm::Custom => "custom",
         }

@@ -1,7 +1,7 @@
 //! From a rank's instructions to a shape.
 
 use super::{Chunk, Counter, Move, Place, Shape, Step, Times, Turn, chunks, peers};
-use crate::schedule::{Buffer, Flag, Instruction, Link, Operand, Schedule, Tree};
+use crate::schedule::{Buffer, Flag, Instruction, Link, Members, Operand, Schedule, Tree};
 
 /// The shape that a rank's part of a schedule has, of three ranks or more; none if it is not the
 /// same for all of its peers.
@@ -116,10 +116,10 @@ impl Rank<'_> {
                 Place::Window(*buffer, self.chunk(*buffer, *chunk, peer)?)
             }
             Operand::Tokens | Operand::PeerTokens(_) => Place::Tokens,
-            Operand::Multicast { buffer, chunk } => {
+            Operand::Multicast { of: Members::All, buffer, chunk } => {
                 Place::All(*buffer, self.chunk(*buffer, *chunk, peer)?)
             }
-            Operand::Scratch(_) => return None,
+            Operand::Multicast { .. } | Operand::Scratch(_) => return None,
         })
     }
 

@@ -16,7 +16,8 @@ use generalise::generalise;
 use crate::algorithms::{self, Algorithm, Encoding};
 use crate::collective::{Collective, Kind, Order};
 use crate::schedule::{
-    Buffer, Chunking, Flag, Instruction, Lane, Layout, Link, Operand, SLOTS, Schedule, Source, Tree,
+    Buffer, Chunking, Flag, Instruction, Lane, Layout, Link, Members, Operand, SLOTS, Schedule,
+    Source, Tree,
 };
 use crate::topology::Placement;
 use crate::verify::verify;
@@ -377,7 +378,8 @@ impl Expanded<'_> {
                 Operand::Window { peer, buffer, chunk: self.chunk(buffer, chunk, peer)? }
             }
             Place::All(buffer, chunk) => {
-                Operand::Multicast { buffer, chunk: self.chunk(buffer, chunk, peer)? }
+                let (of, chunk) = (Members::All, self.chunk(buffer, chunk, peer)?);
+                Operand::Multicast { of, buffer, chunk }
             }
             Place::Tokens if is_source => Operand::Tokens,
             Place::Tokens => Operand::PeerTokens(peer),

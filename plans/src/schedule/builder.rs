@@ -58,7 +58,7 @@ pub enum Read {
 }
 
 /// What [`RankBuilder::transfer`] writes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
     /// Memory or a segment.
     To(Operand),

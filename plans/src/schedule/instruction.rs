@@ -1,6 +1,7 @@
 //! The three instructions and their operands.
 
 use oxccl_format::Lane;
+use std::ops::Range;
 
 /// One of the connections to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -77,12 +78,14 @@ pub enum Operand {
         /// Which chunk of it.
         chunk: usize,
     },
-    /// A chunk of all ranks' buffers, this rank's among them: what it holds on each, combined in
-    /// any order, as a source; written to each, as a destination. Only after all peers' tokens have
-    /// come, and with nothing beside it but one operand that is memory of this rank's or another of
-    /// its kind. Where there is an NVSwitch between the ranks, it reduces and multicasts (NVLink
-    /// SHARP).
+    /// A chunk of several ranks' buffers, this rank's among them: what it holds on each, combined
+    /// in any order, as a source; written to each, as a destination. Only after these peers' tokens
+    /// have come, and with nothing beside it but one operand that is memory of this rank's or
+    /// another of its kind. Where there is an NVSwitch between the ranks, it reduces and multicasts
+    /// (NVLink SHARP).
     Multicast {
+        /// Whose buffers.
+        of: Members,
         /// Which of the buffers.
         buffer: Buffer,
         /// Which chunk of them.
@@ -113,15 +116,48 @@ impl Operand {
     /// What it is on each rank, by rank, seen from this one: several where it is a multicast, else
     /// itself.
     pub fn members(self, rank: usize, ranks: usize) -> impl Iterator<Item = Operand> {
-        let count = if matches!(self, Operand::Multicast { .. }) { ranks } else { 1 };
-        (0..count).map(move |peer| match self {
-            Operand::Multicast { buffer, chunk } if peer != rank => {
+        let peers = match self {
+            Operand::Multicast { of, .. } => of.beside(rank, ranks),
+            _ => rank..rank + 1,
+        };
+        peers.map(move |peer| match self {
+            Operand::Multicast { buffer, chunk, .. } if peer != rank => {
                 Operand::Window { peer, buffer, chunk }
             }
-            Operand::Multicast { buffer: Buffer::Input, chunk } => Operand::Input(chunk),
-            Operand::Multicast { buffer: Buffer::Output, chunk } => Operand::Output(chunk),
+            Operand::Multicast { buffer: Buffer::Input, chunk, .. } => Operand::Input(chunk),
+            Operand::Multicast { buffer: Buffer::Output, chunk, .. } => Operand::Output(chunk),
             one => one,
         })
+    }
+}
+
+/// Whose buffers a multicast reaches: a switch joins these ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Members {
+    /// All ranks.
+    All,
+    /// The ranks of this rank's node, where so many consecutive ranks make up each.
+    Node(usize),
+}
+
+impl Members {
+    /// These ranks, of this many, seen from one of them.
+    pub fn beside(self, rank: usize, ranks: usize) -> Range<usize> {
+        match self {
+            Members::All => 0..ranks,
+            Members::Node(local) => {
+                let first = rank - rank % local.max(1);
+                first..first.saturating_add(local)
+            }
+        }
+    }
+
+    /// How many, of this many ranks.
+    pub fn count(self, ranks: usize) -> usize {
+        match self {
+            Members::All => ranks,
+            Members::Node(local) => local.min(ranks),
+        }
     }
 }
 
@@ -205,20 +241,22 @@ impl Instruction {
         }
     }
 
-    /// Whether it reads or writes all ranks' memory at once.
+    /// Whether it reads or writes several ranks' memory at once.
     pub fn uses_multicast(&self) -> bool {
         self.has_operand(|operand| matches!(operand, Operand::Multicast { .. }))
     }
 
     fn has_operand(&self, is_it: impl Fn(Operand) -> bool) -> bool {
-        match self {
-            Instruction::ReduceCopy { sources, destinations, .. } => sources
-                .iter()
-                .map(|source| source.operand)
-                .chain(destinations.iter().copied())
-                .any(is_it),
-            _ => false,
-        }
+        self.operands().any(is_it)
+    }
+
+    /// What it reads and writes.
+    pub fn operands(&self) -> impl Iterator<Item = Operand> + '_ {
+        let (sources, destinations): (&[Source], &[Operand]) = match self {
+            Instruction::ReduceCopy { sources, destinations, .. } => (sources, destinations),
+            _ => (&[], &[]),
+        };
+        sources.iter().map(|source| source.operand).chain(destinations.iter().copied())
     }
 }
 
@@ -240,6 +278,15 @@ impl std::fmt::Display for Segment {
     }
 }
 
+impl std::fmt::Display for Members {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Members::All => write!(f, "all"),
+            Members::Node(local) => write!(f, "node of {local}"),
+        }
+    }
+}
+
 impl std::fmt::Display for Operand {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -258,8 +305,12 @@ impl std::fmt::Display for Operand {
             Operand::Window { peer, buffer: Buffer::Output, chunk } => {
                 write!(f, "{peer}:out[{chunk}]")
             }
-            Operand::Multicast { buffer: Buffer::Input, chunk } => write!(f, "all:in[{chunk}]"),
-            Operand::Multicast { buffer: Buffer::Output, chunk } => write!(f, "all:out[{chunk}]"),
+            Operand::Multicast { of, buffer: Buffer::Input, chunk } => {
+                write!(f, "{of}:in[{chunk}]")
+            }
+            Operand::Multicast { of, buffer: Buffer::Output, chunk } => {
+                write!(f, "{of}:out[{chunk}]")
+            }
             Operand::Tokens => write!(f, "tokens"),
             Operand::PeerTokens(peer) => write!(f, "tokens of {peer}"),
         }

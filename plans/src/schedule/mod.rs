@@ -15,7 +15,7 @@ mod text;
 
 pub use builder::{Incoming, Outgoing, RankBuilder, Read, Slots, Write};
 pub use file::{FileError, FileFault, ScheduleFile};
-pub use instruction::{Buffer, Flag, Instruction, Link, Operand, Source, Tree};
+pub use instruction::{Buffer, Flag, Instruction, Link, Members, Operand, Source, Tree};
 pub use layout::{Extent, Layout, Parts, RankLayout};
 pub use notes::Notes;
 pub use oxccl_format::Lane;
@@ -154,9 +154,18 @@ impl Schedule {
         self.lists.iter().any(|list| list.iter().any(Instruction::writes_window))
     }
 
-    /// Whether any rank reads or writes all ranks' buffers at once.
+    /// Whether any rank reads or writes several ranks' buffers at once.
     pub fn uses_multicast(&self) -> bool {
-        self.lists.iter().any(|list| list.iter().any(Instruction::uses_multicast))
+        self.switched().next().is_some()
+    }
+
+    /// How many ranks a switch must join, for each operand that it reaches.
+    pub fn switched(&self) -> impl Iterator<Item = usize> + '_ {
+        let operands = self.lists.iter().flatten().flat_map(Instruction::operands);
+        operands.filter_map(|operand| match operand {
+            Operand::Multicast { of, .. } => Some(of.count(self.collective.ranks)),
+            _ => None,
+        })
     }
 
     /// The most segments that a message on each lane has, on any rank.

@@ -1,6 +1,6 @@
 //! Symmetric ranks: what each does is what one of the first ranks does, relative to its own rank.
 
-use super::{Buffer, Chunking, Flag, Instruction, Link, Operand, Source};
+use super::{Buffer, Chunking, Flag, Instruction, Link, Members, Operand, Source};
 
 /// How the ranks are turned so that one comes to stand where another stood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +122,17 @@ impl Symmetry {
         }
     }
 
+    /// Whether an operand becomes what [`Symmetry::operand`] says: nodes are not turned into nodes
+    /// by a part of one.
+    pub fn turns(&self, operand: Operand) -> bool {
+        match operand {
+            Operand::Multicast { of: Members::Node(local), .. } => {
+                self.firsts.is_multiple_of(local)
+            }
+            _ => true,
+        }
+    }
+
     /// What a flag becomes.
     pub fn flag(&self, flag: Flag, by: Distance) -> Flag {
         match flag {
@@ -145,8 +156,8 @@ impl Symmetry {
                 let chunk = self.chunk(buffer, chunk, by);
                 Operand::Window { peer: self.rank(peer, by), buffer, chunk }
             }
-            Operand::Multicast { buffer, chunk } => {
-                Operand::Multicast { buffer, chunk: self.chunk(buffer, chunk, by) }
+            Operand::Multicast { of, buffer, chunk } => {
+                Operand::Multicast { of, buffer, chunk: self.chunk(buffer, chunk, by) }
             }
             Operand::Scratch(chunk) => Operand::Scratch(chunk),
             Operand::Tokens => Operand::Tokens,
@@ -210,6 +221,29 @@ mod tests {
         }
         assert_eq!(Symmetry::new(12, 5, Turning::Add, (whole, whole)), None);
         assert_eq!(Symmetry::new(12, 4, Turning::Xor, (whole, whole)), None);
+    }
+
+    #[test]
+    fn nodes_are_turned_as_a_whole() {
+        let whole = (Chunking::Whole, Chunking::Whole);
+        let of = Members::Node(4);
+        let node = Operand::Multicast { of, buffer: Buffer::Input, chunk: 0 };
+        for (turning, firsts, turns) in
+            [(Turning::Add, 4, true), (Turning::Add, 2, false), (Turning::Xor, 8, true)]
+        {
+            let symmetry = Symmetry::new(16, firsts, turning, whole).unwrap();
+            assert_eq!(symmetry.turns(node), turns);
+            let turned = |rank: usize, by| {
+                let mut all: Vec<_> =
+                    of.beside(rank, 16).map(|member| symmetry.rank(member, by)).collect();
+                all.sort_unstable();
+                all
+            };
+            let kept = symmetry
+                .distances()
+                .all(|by| turned(1, by) == of.beside(symmetry.rank(1, by), 16).collect::<Vec<_>>());
+            assert_eq!(kept, turns);
+        }
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Operands and counters read from text, as they are printed: `in[0]`, `out[2]`, `scratch[1]`,
-//! `from 1.ll#0`, `to 1.slots#3.1`, `1:in[0]`, `all:out[0]`, `tokens`, `tokens of 1`,
-//! `1.slots.tail`, `1/2.slots.tail`.
+//! `from 1.ll#0`, `to 1.slots#3.1`, `1:in[0]`, `all:out[0]`, `node of 8:out[0]`, `tokens`,
+//! `tokens of 1`, `1.slots.tail`, `1/2.slots.tail`.
 
-use super::{Buffer, Flag, Lane, Link, Operand, Source};
+use super::{Buffer, Flag, Lane, Link, Members, Operand, Source};
 use std::str::FromStr;
 
 impl FromStr for Link {
@@ -51,7 +51,7 @@ impl FromStr for Operand {
         let wrong = || {
             format!(
                 "{text:?} is no operand; there are in[CHUNK], out[CHUNK], scratch[CHUNK], PEER:in[CHUNK], PEER:out[CHUNK], \
-                 all:in[CHUNK], all:out[CHUNK], from LINK#MESSAGE, to LINK#MESSAGE (with .SEGMENT behind from the second on), tokens, tokens of PEER"
+                 all:in[CHUNK], all:out[CHUNK], node of RANKS:in[CHUNK], node of RANKS:out[CHUNK], from LINK#MESSAGE, to LINK#MESSAGE (with .SEGMENT behind from the second on), tokens, tokens of PEER"
             )
         };
         if text == "tokens" {
@@ -77,10 +77,16 @@ impl FromStr for Operand {
         };
         let (buffer, chunk) = chunk(place).ok_or_else(wrong)?;
         Ok(match (whose, buffer) {
-            (Some("all"), _) => Operand::Multicast { buffer, chunk },
-            (Some(peer), _) => {
-                Operand::Window { peer: peer.parse().map_err(|_| wrong())?, buffer, chunk }
-            }
+            (Some("all"), _) => Operand::Multicast { of: Members::All, buffer, chunk },
+            (Some(whose), _) => match whose.strip_prefix("node of ") {
+                Some(local) => {
+                    let of = Members::Node(local.parse().map_err(|_| wrong())?);
+                    Operand::Multicast { of, buffer, chunk }
+                }
+                None => {
+                    Operand::Window { peer: whose.parse().map_err(|_| wrong())?, buffer, chunk }
+                }
+            },
             (None, Buffer::Input) => Operand::Input(chunk),
             (None, Buffer::Output) => Operand::Output(chunk),
         })
@@ -142,7 +148,8 @@ mod tests {
             Operand::Slot { link, message: 2, segment: 0 },
             Operand::PeerSlot { link, message: 0, segment: 15 },
             Operand::Window { peer: 1, buffer: Buffer::Output, chunk: 7 },
-            Operand::Multicast { buffer: Buffer::Input, chunk: 2 },
+            Operand::Multicast { of: Members::All, buffer: Buffer::Input, chunk: 2 },
+            Operand::Multicast { of: Members::Node(8), buffer: Buffer::Output, chunk: 2 },
             Operand::Tokens,
             Operand::PeerTokens(4),
         ] {
@@ -169,6 +176,7 @@ mod tests {
             "to 1.ll",
             "from 1.ll#0.x",
             "1:",
+            "node of :in[0]",
             "in[0]]",
         ] {
             let error = text.parse::<Operand>().unwrap_err();

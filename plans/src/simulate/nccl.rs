@@ -239,7 +239,7 @@ fn algorithms(kind: Kind, network: &Network) -> Vec<(NcclAlgorithm, Vec<Algorith
         Kind::Barrier => Vec::new(),
         _ => vec![(P2p, vec![Algorithm::Direct, Algorithm::Pairwise])],
     };
-    if kind == Kind::AllReduce && network.node_reduces() && network.per_node() > 2 {
+    if kind == Kind::AllReduce && network.switched().is_some() && network.per_node() > 2 {
         all.push(match network.nodes() {
             1 => (Nvls, vec![Algorithm::Nvls]),
             _ => (NvlsTree, by_switch),

@@ -169,14 +169,11 @@ impl Network {
         self.nodes() == 1 && crossed.all(|name| name.ends_with(" nvlink"))
     }
 
-    /// Whether a switch between all ranks reduces and multicasts for them.
-    pub fn reduces(&self) -> bool {
-        self.nodes() == 1 && self.ranks() > 1 && self.route(0, self.ranks() - 1).switch.is_some()
-    }
-
-    /// Whether a switch of each node reduces and multicasts for its ranks.
-    pub fn node_reduces(&self) -> bool {
-        self.per_node > 1 && self.route(0, self.per_node - 1).switch.is_some()
+    /// How many consecutive ranks, those of a node, a switch joins that reduces and multicasts for
+    /// them; none where there is no such switch.
+    pub fn switched(&self) -> Option<usize> {
+        let reduces = self.per_node > 1 && self.route(0, self.per_node - 1).switch.is_some();
+        reduces.then_some(self.per_node)
     }
 
     /// Nodes that share leaf switches.

@@ -48,9 +48,9 @@ pub struct Question {
     pub nodes: usize,
     /// There are slots for LL128 messages, and links that carry their lines whole.
     pub ll128: bool,
-    /// A switch between the ranks reduces and multicasts for them, in buffers that lie at the same
-    /// places of all heaps.
-    pub multicast: bool,
+    /// How many consecutive ranks a switch joins, all or those of each node: it reduces and
+    /// multicasts for them, in buffers that lie at the same places of their heaps.
+    pub multicast: Option<usize>,
     /// Channels and slots that there are.
     pub limits: Limits,
     /// What must be chosen.
@@ -321,11 +321,17 @@ fn fits(entry: &Entry, question: &Question) -> bool {
             || question.windows
             || (question.cma.is_some() && !entry.writes_peers()))
         && (entry.encoding != Encoding::Ll128 || question.ll128)
-        && (!entry.is_in_network() || question.multicast)
+        && is_switched(entry, question)
         && entry.reduces(question.data_type, question.op)
         && (entry.crosses_nodes() || !question.several_nodes())
         // A barrier has one algorithm and no data: there is nothing to pin.
         && (entry.kind == Kind::Barrier || is_pinned(entry, &question.pin))
+}
+
+/// Whether there is the switch that it needs.
+fn is_switched(entry: &Entry, question: &Question) -> bool {
+    let joined = entry.algorithm.switched(question.collective.ranks, question.placement);
+    joined.is_none_or(|joined| question.multicast == Some(joined))
 }
 
 fn is_pinned(entry: &Entry, pin: &Pin) -> bool {
@@ -338,7 +344,7 @@ const NO_LINES: &str = ", without ll128, which needs ranks of one machine, of wh
                         see each other's GPU, and a call that is in no group;";
 /// Where no switch reduces.
 const NO_SWITCH: &str = ", without an NVSwitch that reduces, which needs a GPU of its own, from compute capability 9.0 on, for each of the \
-                         ranks of one machine, which the switch joins, and a call that is in no group;";
+                         ranks of a node, which the switch joins, and a call that is in no group;";
 /// What a switch does not reduce.
 const NOT_BY_SWITCH: &str = ", of which a switch knows sums of integers and floats from 32 bits on and of float16 and bfloat16, and all but \
                              products of integers from 32 bits on, without a factor or a mean;";
@@ -366,10 +372,14 @@ fn no_algorithm(question: &Question) -> NoAlgorithm {
     }
     let name = |name: Option<&'static str>| name.unwrap_or("any");
     let no_lines = question.pin.encoding == Some(Encoding::Ll128) && !question.ll128;
+    let has_switch = |pinned: Algorithm| {
+        let joined = pinned.switched(question.collective.ranks, question.placement);
+        question.multicast == joined
+    };
     let lacking = match question.pin.algorithm {
         _ if no_lines => NO_LINES,
-        Some(Algorithm::Nvls) if !question.multicast => NO_SWITCH,
-        Some(Algorithm::Nvls) if !switch_reduces(question) => NOT_BY_SWITCH,
+        Some(pinned) if pinned.is_in_network() && !has_switch(pinned) => NO_SWITCH,
+        Some(pinned) if pinned.is_in_network() && !switch_reduces(question) => NOT_BY_SWITCH,
         _ => "",
     };
     let detail = format!(

@@ -1,6 +1,7 @@
 //! Tables and the picks that come out of them.
 
 use super::*;
+use crate::algorithms::{Inner, Outer};
 use crate::tune::table::{Curve, Links, MemoryKind, Point};
 
 const TEXT: &str = r#"
@@ -43,7 +44,7 @@ fn question(bytes: usize) -> Question {
         cma: None,
         nodes: 1,
         ll128: false,
-        multicast: false,
+        multicast: None,
         limits: Limits::HOST,
         pin: Pin::default(),
         cache_bytes: 1 << 25,
@@ -82,7 +83,7 @@ fn a_switch_is_wanted_where_it_is_and_knows_the_reduction() {
     let of = |ranks: usize, bytes: usize| Question {
         collective: Collective::new(Kind::AllReduce, ranks),
         placement: Placement::one_node(ranks),
-        multicast: true,
+        multicast: Some(ranks),
         ..question(bytes)
     };
     let picks = |question: &Question| plan_on_gpu(None, question).unwrap().algorithm;
@@ -91,7 +92,7 @@ fn a_switch_is_wanted_where_it_is_and_knows_the_reduction() {
     for other in [
         of(2, 64 << 20),
         of(8, 8 << 10),
-        Question { multicast: false, ..long },
+        Question { multicast: None, ..long },
         Question { windows: false, ..long },
         Question { nodes: 2, ..long },
         Question { order: Order::Rank, ..long },
@@ -110,11 +111,33 @@ fn a_switch_is_wanted_where_it_is_and_knows_the_reduction() {
     let text = |question: Question| {
         plan_on_gpu(None, &Question { pin, ..question }).unwrap_err().to_string()
     };
-    let without = text(Question { multicast: false, ..long });
+    let without = text(Question { multicast: None, ..long });
     assert!(without.contains("without an NVSwitch that reduces"), "{without}");
     let averaged = text(Question { op: OpKind::Avg, ..long });
     assert!(averaged.contains("of which a switch knows"), "{averaged}");
     assert!(text(of(1, 8)).contains("it needs at least 2 ranks"));
+}
+
+#[test]
+fn switches_of_nodes_are_those_that_join_their_ranks() {
+    let nodes = Question {
+        collective: Collective::new(Kind::AllReduce, 64),
+        placement: Placement::uniform(8),
+        nodes: 8,
+        multicast: Some(8),
+        ..question(32 << 20)
+    };
+    let in_rings = Algorithm::Hierarchical(Inner::Nvls, Outer::Ring);
+    assert_eq!(plan_on_gpu(None, &nodes).unwrap().algorithm, in_rings);
+    let pin = Pin { algorithm: Some(in_rings), ..Pin::default() };
+    for multicast in [None, Some(4), Some(64)] {
+        let other = Question { multicast, ..nodes };
+        assert_ne!(plan_on_gpu(None, &other).unwrap().algorithm, in_rings);
+        let why = plan_on_gpu(None, &Question { pin, ..other }).unwrap_err().to_string();
+        assert!(why.contains("without an NVSwitch that reduces"), "{multicast:?}: {why}");
+    }
+    let flat = Pin { algorithm: Some(Algorithm::Nvls), ..Pin::default() };
+    assert!(plan_on_gpu(None, &Question { pin: flat, ..nodes }).is_err());
 }
 
 #[test]
@@ -255,7 +278,6 @@ fn gpus_whose_links_carry_lines_whole_use_them() {
 
 #[test]
 fn between_nodes_go_slots_and_few_bytes() {
-    use crate::algorithms::{Inner, Outer};
     let asked = |kind, ranks, per_node, total_bytes, windows| {
         let question = Question {
             collective: Collective::new(kind, ranks),

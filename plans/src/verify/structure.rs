@@ -6,8 +6,8 @@ use super::route::{End, Route, Routes};
 use super::violation::{Malformed, Misuse, Violation};
 use crate::collective::Kind;
 use crate::schedule::{
-    Buffer, Chunking, Flag, Instruction, Lane, Link, Operand, SEGMENTS, Schedule, Source, Symmetry,
-    Tree,
+    Buffer, Chunking, Flag, Instruction, Lane, Link, Members, Operand, SEGMENTS, Schedule, Source,
+    Symmetry, Tree,
 };
 use oxccl_format::{MAX_OPERANDS, MAX_TREE_SOURCES};
 use std::collections::HashSet;
@@ -223,7 +223,7 @@ impl Checker<'_> {
             Operand::Scratch(chunk) => self.scratch(chunk),
             Operand::Slot { link, segment, .. } => self.slot(at, link, segment),
             Operand::Window { peer, buffer, chunk } => self.window(rank, peer, buffer, chunk),
-            Operand::Multicast { buffer, chunk } => self.everywhere(buffer, chunk),
+            Operand::Multicast { of, buffer, chunk } => self.everywhere(rank, of, buffer, chunk),
             Operand::Tokens => Ok(()),
             Operand::PeerSlot { .. } | Operand::PeerTokens(_) => Err(Misuse::WriteOnly),
         }
@@ -238,7 +238,7 @@ impl Checker<'_> {
             Operand::PeerSlot { link, segment, .. } => self.slot(at, link, segment),
             Operand::Window { buffer: Buffer::Input, .. }
             | Operand::Multicast { buffer: Buffer::Input, .. } => Err(Misuse::ReadOnly),
-            Operand::Multicast { buffer, chunk } => self.everywhere(buffer, chunk),
+            Operand::Multicast { of, buffer, chunk } => self.everywhere(rank, of, buffer, chunk),
             Operand::Window { peer, buffer, chunk } => self.window(rank, peer, buffer, chunk),
             Operand::PeerTokens(peer) => self.peer(rank, peer),
             Operand::Input(_) | Operand::Slot { .. } | Operand::Tokens => Err(Misuse::ReadOnly),
@@ -297,9 +297,19 @@ impl Checker<'_> {
         self.chunk(peer, buffer, chunk)
     }
 
-    fn everywhere(&self, buffer: Buffer, chunk: usize) -> Result<(), Misuse> {
-        let mut ranks = 0..self.schedule.collective.ranks;
-        ranks.try_for_each(|owner| self.chunk(owner, buffer, chunk))
+    fn everywhere(
+        &self,
+        rank: usize,
+        of: Members,
+        buffer: Buffer,
+        chunk: usize,
+    ) -> Result<(), Misuse> {
+        let ranks = self.schedule.collective.ranks;
+        let mut members = of.beside(rank, ranks);
+        if members.end > ranks || !members.contains(&rank) {
+            return Err(Misuse::NoSuchRank);
+        }
+        members.try_for_each(|owner| self.chunk(owner, buffer, chunk))
     }
 
     fn chunk(&self, owner: usize, buffer: Buffer, chunk: usize) -> Result<(), Misuse> {
@@ -332,7 +342,7 @@ fn repeated(destinations: &[Operand]) -> Option<Operand> {
     destinations.iter().copied().find(|operand| !seen.insert(*operand))
 }
 
-/// One operand on each side, memory of this rank's or of all ranks.
+/// One operand on each side, memory of this rank's or of several ranks.
 fn multicast(sources: &[Source], destinations: &[Operand]) -> Result<(), Fault> {
     let mut all = sources.iter().map(|source| source.operand).chain(destinations.iter().copied());
     let is_memory = |operand: &Operand| {
@@ -345,7 +355,7 @@ fn multicast(sources: &[Source], destinations: &[Operand]) -> Result<(), Fault> 
     }
 }
 
-/// A multicast counts as what it is where no switch does it: an operand of each rank.
+/// A multicast counts as what it is where no switch does it: an operand of each of its ranks.
 fn shape(
     ranks: usize,
     sources: &[Source],
@@ -353,7 +363,7 @@ fn shape(
     tree: Tree,
 ) -> Result<(), Misuse> {
     let count = |operand: Operand| match operand {
-        Operand::Multicast { .. } => ranks,
+        Operand::Multicast { of, .. } => of.count(ranks),
         _ => 1,
     };
     let read: usize = sources.iter().map(|source| count(source.operand)).sum();

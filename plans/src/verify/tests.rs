@@ -3,7 +3,8 @@
 use super::*;
 use crate::collective::Collective;
 use crate::schedule::{
-    Chunking, Flag, Instruction, Lane, Link, Operand, RankBuilder, Read, Slots, Source, Write,
+    Chunking, Flag, Instruction, Lane, Link, Members, Operand, RankBuilder, Read, Slots, Source,
+    Write,
 };
 
 const SLOTS: Slots = Slots { ll: 2, ll128: 2, slots: 2 };
@@ -555,8 +556,9 @@ fn a_switch_reads_and_writes_the_memory_of_all() {
     // Another rank's chunk, which that rank handles at the same time.
     let twice = of_1(&|list| {
         let Instruction::ReduceCopy { sources, destinations, .. } = &mut list[at] else { return };
-        sources[0].operand = Operand::Multicast { buffer: Buffer::Input, chunk: 2 };
-        destinations[0] = Operand::Multicast { buffer: Buffer::Output, chunk: 2 };
+        sources[0].operand =
+            Operand::Multicast { of: Members::All, buffer: Buffer::Input, chunk: 2 };
+        destinations[0] = Operand::Multicast { of: Members::All, buffer: Buffer::Output, chunk: 2 };
     });
     assert!(matches!(refused(twice), Violation::Race { .. }));
     // Others may leave while it is written.
@@ -574,6 +576,35 @@ fn a_switch_reads_and_writes_the_memory_of_all() {
 }
 
 #[test]
+fn a_switch_of_a_node_reaches_that_nodes_ranks() {
+    let of_node = |local: usize| {
+        let mut schedule = switched();
+        for instruction in schedule.lists.iter_mut().flatten() {
+            let Instruction::ReduceCopy { sources, destinations, .. } = instruction else {
+                continue;
+            };
+            let operands = sources.iter_mut().map(|source| &mut source.operand);
+            for operand in operands.chain(destinations) {
+                if let Operand::Multicast { of, .. } = operand {
+                    *of = Members::Node(local);
+                }
+            }
+        }
+        schedule
+    };
+    assert!(verify(of_node(3), Order::Any, true).is_ok());
+    // Another node's ranks have contributed nothing.
+    assert!(matches!(
+        refused(of_node(1)),
+        Violation::Undefined { .. } | Violation::WrongValue { .. }
+    ));
+    for local in [0, 2, 4, usize::MAX] {
+        let Violation::Operand { misuse, .. } = refused(of_node(local)) else { panic!("{local}") };
+        assert_eq!(misuse, Misuse::NoSuchRank, "{local}");
+    }
+}
+
+#[test]
 fn a_switch_does_nothing_else_besides() {
     let mut beside = switched();
     let at = position(&beside, 0, is_switched);
@@ -588,7 +619,7 @@ fn a_switch_does_nothing_else_besides() {
     assert_eq!(refused(to_peer), Violation::Operand { rank: 0, step: at, operand, misuse });
     let mut input = switched();
     let Instruction::ReduceCopy { destinations, .. } = &mut input.lists[0][at] else { return };
-    let operand = Operand::Multicast { buffer: Buffer::Input, chunk: 0 };
+    let operand = Operand::Multicast { of: Members::All, buffer: Buffer::Input, chunk: 0 };
     destinations[0] = operand;
     let misuse = Misuse::ReadOnly;
     assert_eq!(refused(input), Violation::Operand { rank: 0, step: at, operand, misuse });

@@ -80,7 +80,7 @@ pub struct Gpu {
     /// Those of this node's ranks, by rank, kept mapped: windows lead there.
     heaps: Vec<Option<Arc<DeviceRegion>>>,
     heap: Arc<DeviceRegion>,
-    /// All ranks' heaps behind one address, where a switch joins their GPUs.
+    /// The heaps of this node's ranks behind one address, where a switch joins their GPUs.
     multicast: Option<MulticastMemory>,
     /// Control regions of this node's ranks, by rank.
     control: Vec<Option<Arc<Region>>>,
@@ -108,8 +108,8 @@ struct Neighbours {
     elsewhere: bool,
     /// All ranks' GPUs store lines of LL128 messages whole at all others.
     ll128: bool,
-    /// Each rank has a GPU of its own, and all can be behind one address.
-    multicast: bool,
+    /// So many ranks of each node can be behind one address: each has a GPU of its own.
+    switched: Option<usize>,
 }
 
 /// A program that is ready to be launched.
@@ -191,11 +191,11 @@ impl Gpu {
         let ll128_slots = if neighbours.ll128 { setup.shape.ll128_slots } else { 0 };
         let shape = StagingShape { ll128_slots, ..setup.shape };
         let has_all = matches!(setup.heaps, Reached::All(_));
-        let neighbours = Neighbours { multicast: neighbours.multicast && !has_all, ..neighbours };
-        let heap_bytes = match neighbours.multicast && setup.heaps.is_new() {
-            true => multicast::heap_bytes(context, shape.ranks, setup.heap_bytes),
-            false => None,
-        };
+        let switched = neighbours.switched.filter(|_| !has_all);
+        let neighbours = Neighbours { switched, ..neighbours };
+        let heap_bytes = switched
+            .filter(|_| setup.heaps.is_new())
+            .and_then(|ranks| multicast::heap_bytes(context, ranks, setup.heap_bytes));
         let create = |len_bytes| {
             // SAFETY: the stream is this context's, and lives as long as this rank.
             unsafe { DeviceRegion::create_by(context, len_bytes, stream.raw()) }.map(Arc::new)
@@ -214,12 +214,12 @@ impl Gpu {
         }
         let offer = Offer { host: &host, device: &own, team: None, context: Some(context) };
         let all = bootstrap.exchange(&offer, deadline)?;
-        let multicast = match neighbours.multicast {
-            true => {
+        let multicast = match switched {
+            Some(_) => {
                 let heap = heap_bytes.and(own.get(1));
                 multicast::bind(bootstrap, context, heap, deadline)?
             }
-            false => None,
+            None => None,
         };
         let device = |k: usize| {
             let region = |shared: &Option<Shared>| shared.as_ref().map(|of| of.device[k].clone());
@@ -340,9 +340,10 @@ impl Gpu {
         self.tables.shape().ll128_slots > 0
     }
 
-    /// Whether a switch can reduce what lies in the ranks' heaps.
-    pub fn has_multicast(&self) -> bool {
-        self.multicast.is_some()
+    /// How many ranks, all or those of each node, a switch joins that can reduce what lies in
+    /// their heaps.
+    pub fn switched(&self) -> Option<usize> {
+        self.neighbours.switched.filter(|_| self.multicast.is_some())
     }
 
     /// Where a switch finds a call's buffers that begin so far into the heap; nowhere if one of
@@ -553,10 +554,14 @@ fn share_gpus(
     let all_say = |at: usize| all.iter().all(|told| told.get(at) == Some(&1));
     let ll128 = all_say(0);
     let alone = gpus.iter().all(|(gpu, _)| ranks_on(*gpu) == 1);
-    let multicast = all_say(1) && alone && bootstrap.nodes().count() == 1 && bootstrap.world() > 1;
-    let mut beside = bootstrap.nodes().beside(bootstrap.rank());
+    // Nodes are alike, of consecutive ranks.
+    let nodes = bootstrap.nodes();
+    let local = nodes.ranks_per_block();
+    let alike = local > 1 && local * nodes.count() == nodes.world();
+    let switched = (all_say(1) && alone && alike).then_some(local);
+    let mut beside = nodes.beside(bootstrap.rank());
     let elsewhere = beside.any(|rank| gpus[rank].0 != own);
-    Ok(Neighbours { resident, sharing: ranks_on(own), in_process, elsewhere, ll128, multicast })
+    Ok(Neighbours { resident, sharing: ranks_on(own), in_process, elsewhere, ll128, switched })
 }
 
 /// What tells this process from others that have ranks.

@@ -144,6 +144,11 @@ impl Gpu {
             bases.iter().zip(offsets).map(|(base, at)| base.wrapping_add(at + more)).collect()
         };
         let stream = self.stream().clone();
+        // All ranks' heaps, or none.
+        let everywhere = match self.switched() == Some(ranks) {
+            true => self.multicast(Some(0), Some(0)).base,
+            false => std::ptr::null_mut(),
+        };
         let cursors = vec![0u64; shape.blocks * ranks * CURSORS];
         let tables = [
             upload(&stream, &bases)?,
@@ -156,7 +161,7 @@ impl Gpu {
             counters: tables[1].as_ptr().cast(),
             lines: tables[2].as_ptr().cast(),
             cursors: tables[3].as_ptr().cast(),
-            everywhere: self.multicast(Some(0), Some(0)).base,
+            everywhere,
             abort: self.tables().blank().abort,
             stopped: stopped.device_ptr().cast(),
             rank: rank as u32,

@@ -1,4 +1,4 @@
-//! The heaps of all ranks behind one address, where an NVSwitch joins their GPUs.
+//! The heaps of a node's ranks behind one address, where an NVSwitch joins their GPUs.
 //!
 //! Whatever a rank cannot do, all ranks are told of before the next step, and then none has that
 //! address: windows do what is asked for.
@@ -20,25 +20,25 @@ pub(super) fn heap_bytes(context: &Context, ranks: usize, len_bytes: usize) -> O
     unit.map(|of| len_bytes.next_multiple_of(of))
 }
 
-/// Binds the heaps of all ranks, each of a GPU of its own. All ranks do so together; none if one of
-/// them cannot, or has no heap that can be bound.
+/// Binds the heaps of a node's ranks, each of a GPU of its own. All ranks of all nodes do so
+/// together; none if one of them cannot, or has no heap that can be bound.
 pub(super) fn bind(
     bootstrap: &mut dyn Bootstrap,
     context: &Context,
     heap: Option<&Arc<DeviceRegion>>,
     deadline: Instant,
 ) -> Result<Option<MulticastMemory>, Error> {
-    let ranks = bootstrap.world();
-    let make =
-        |heap: &Arc<DeviceRegion>| done(MulticastTeam::create(context, ranks, heap.len_bytes()));
-    let made = heap.filter(|_| bootstrap.rank() == 0).and_then(make).map(Arc::new);
+    let rank = bootstrap.rank();
+    let beside: Vec<usize> = bootstrap.nodes().beside(rank).collect();
+    let make = |heap: &Arc<DeviceRegion>| {
+        done(MulticastTeam::create(context, beside.len(), heap.len_bytes()))
+    };
+    let made = heap.filter(|_| beside[0] == rank).and_then(make).map(Arc::new);
     let offer = Offer { team: made.as_ref(), context: Some(context), ..Offer::default() };
     let all = bootstrap.exchange(&offer, deadline)?;
-    let Some(team) = all.into_iter().flatten().find_map(|shared| shared.team) else {
-        return Ok(None);
-    };
-    let joined = heap.filter(|_| done(team.join(context)).is_some());
-    let Some(heap) = all_have(bootstrap, joined, deadline)? else {
+    let team = all.into_iter().flatten().find_map(|shared| shared.team);
+    let joined = heap.zip(team).filter(|(_, team)| done(team.join(context)).is_some());
+    let Some((heap, team)) = all_have(bootstrap, joined, deadline)? else {
         return Ok(None);
     };
     let bound = done(MulticastMemory::bind(context, team, heap.clone()));

@@ -55,8 +55,8 @@ pub(in crate::engine) struct Plans {
 pub(in crate::engine) struct Ways {
     /// There is an LL128 lane.
     pub(in crate::engine) ll128: bool,
-    /// A switch reduces between the ranks.
-    pub(in crate::engine) multicast: bool,
+    /// So many ranks are joined by a switch that reduces: all, or those of each node.
+    pub(in crate::engine) multicast: Option<usize>,
     /// The system reads peers' private memory.
     pub(in crate::engine) cma: Option<SystemReads>,
 }
@@ -200,14 +200,20 @@ impl Plans {
             && (config.device != Device::Host
                 || config.schedule.is_some()
                 || pin.encoding == Some(Encoding::Ll128));
-        // On processors windows stand for the switch.
-        let pinned = config.device == Device::Host
-            && (config.schedule.is_some() || pin.algorithm == Some(Algorithm::Nvls));
-        // Groups are not reduced by switches.
-        let multicast = whose == Whose::Own && (self.ways.multicast || pinned);
+        let (ranks, placement) = (call.collective.ranks, config.placement(call.collective.ranks));
+        // On processors windows stand for switches.
+        let stood_for = || {
+            let custom = config.schedule.as_ref();
+            let joined = custom.and_then(|custom| custom.schedule().switched().next());
+            joined.or_else(|| pin.algorithm?.switched(ranks, placement))
+        };
+        let multicast = match config.device {
+            Device::Host => stood_for(),
+            Device::Cuda(_) => self.ways.multicast,
+        };
         let question = Question {
             collective: call.collective,
-            placement: config.placement(call.collective.ranks),
+            placement,
             data_type: call.data_type,
             op: call.op,
             total_bytes: call.total_bytes(),
@@ -217,7 +223,8 @@ impl Plans {
             cma: self.ways.cma.filter(|_| !windows),
             nodes: self.links.as_ref().map_or(1, |links| links.nodes()),
             ll128: self.ways.ll128 && ll128_serves,
-            multicast,
+            // Groups are not reduced by switches.
+            multicast: multicast.filter(|_| whose == Whose::Own),
             limits: Limits { max_channels: most(config.max_channels), ..config.limits() },
             pin,
             cache_bytes: config.last_level_cache_bytes(),

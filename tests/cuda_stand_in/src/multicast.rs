@@ -172,10 +172,13 @@ pub(crate) fn members(launch: &Launch) -> Answer<Option<Vec<u64>>> {
     };
     let inside = |team: &Arc<Team>| {
         let len = team.len() as u64;
-        multicast.input < len && multicast.output < len && team.gpus() == launch.ranks as usize
+        let of_nodes = (launch.ranks as usize).is_multiple_of(team.gpus());
+        multicast.input < len && multicast.output < len && of_nodes
     };
     let Some(team) = mapped.filter(inside) else {
-        eprintln!("stand-in: {base:#x} is no multicast address of the launch's ranks");
+        eprintln!(
+            "stand-in: {base:#x} is no multicast address of the launch's ranks, or of a node's"
+        );
         return Err(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
     };
     LAUNCHES.fetch_add(1, Ordering::Relaxed);

@@ -9,6 +9,10 @@
 //! By doubling or along trees of nodes a rank's chunk is reduced at all nodes of its rail:
 //! reduce-scatter inside, all-reduce on the rail, all-gather inside. The buffer has two slices, of
 //! which one crosses while the other is handled inside.
+//!
+//! Where a switch joins the ranks of a node, it reduces a chunk out of all their inputs, and writes
+//! the result into all their outputs: with trees between nodes that is NVLSTree of NCCL 2.18. A
+//! chunk that is still to cross waits in this rank's output, which nobody else uses until then.
 
 use super::super::doubling::Doubling;
 use super::super::spread::{spread, tell};
@@ -34,6 +38,22 @@ pub(super) fn direct_doubling(request: &Request) -> Schedule {
 
 pub(super) fn direct_tree(request: &Request) -> Schedule {
     trees(request, Inner::Direct)
+}
+
+pub(super) fn nvls_direct(request: &Request) -> Schedule {
+    joined(request, Inner::Nvls, Outer::Direct)
+}
+
+pub(super) fn nvls_ring(request: &Request) -> Schedule {
+    joined(request, Inner::Nvls, Outer::Ring)
+}
+
+pub(super) fn nvls_doubling(request: &Request) -> Schedule {
+    doubling(request, Inner::Nvls)
+}
+
+pub(super) fn nvls_tree(request: &Request) -> Schedule {
+    trees(request, Inner::Nvls)
 }
 
 pub(super) fn ring_direct(request: &Request) -> Schedule {
@@ -96,6 +116,7 @@ fn doubling(request: &Request, inner: Inner) -> Schedule {
         let place = Place::of(request, b.rank());
         let doubling = Doubling::of(&place.rail);
         let chunk = |slice: usize| move |member: usize| slice * local + member;
+        place.enter(b);
         for slice in 0..slices {
             let chunk = chunk(slice);
             let output = Operand::Output(chunk(place.node.me));
@@ -118,6 +139,7 @@ fn doubling(request: &Request, inner: Inner) -> Schedule {
                 }
             }
         }
+        place.leave(b);
     })
 }
 
@@ -131,6 +153,7 @@ fn trees(request: &Request, inner: Inner) -> Schedule {
     request.schedule(chunking, chunking, |b| {
         let place = Place::of(request, b.rank());
         let me = place.node.me;
+        place.enter(b);
         for time in 0..slices + 2 {
             let slice = |stage: usize| time.checked_sub(stage).filter(|slice| *slice < slices);
             for (slice, tree) in both(slice(0)) {
@@ -148,6 +171,7 @@ fn trees(request: &Request, inner: Inner) -> Schedule {
                 place.gather_inside(b, inner, |member| chunk(slice, member, tree));
             }
         }
+        place.leave(b);
     })
 }
 

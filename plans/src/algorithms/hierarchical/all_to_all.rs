@@ -1,7 +1,9 @@
 //! Hierarchical all-to-all: a rank gives each rank of its node all blocks for that rank's rail;
 //! then each rail carries one message for each remote node, with the blocks of all ranks of the
-//! node. (PXN in NCCL 2.12, 2022, and the hierarchical all-to-all of DeepSpeed-MoE, Rajbhandari et
-//! al. 2022, do likewise.)
+//! node. That is NCCL's PXN with its aggregation: over NVLink to the GPU on the receiver's rail,
+//! which sends what all have for that receiver at once ("Doubling all2all performance with NVIDIA
+//! Collective Communication Library 2.12", 2022). The hierarchical all-to-all of DeepSpeed-MoE
+//! (Rajbhandari et al. 2022) does likewise.
 //!
 //! Blocks wait in the slots in which they have come until they are sent on, so nothing is stored in
 //! between. In step s a node exchanges with those that are s further and s back, so that what comes

@@ -3,9 +3,9 @@
 //! 2019; NCCL and MSCCL++ do likewise.)
 //!
 //! In windows the ranks of a node use each other's buffers in place: an input is read once, where
-//! it is, and a result is stored once where it belongs, by the rank that has it. Between nodes
-//! there are slots all the same. LL128 has none of them: between nodes no link carries its lines
-//! whole.
+//! it is, and a result is stored once where it belongs, by the rank that has it; or a switch that
+//! joins them reads all inputs and stores all results at once. Between nodes there are slots all the
+//! same. LL128 has none of them: between nodes no link carries its lines whole.
 //!
 //! A **rail** is the ranks with the same place in their nodes: each rank sends to other nodes only
 //! along its own.
@@ -29,6 +29,7 @@ use place::Place;
 
 const DIRECT: Inner = Inner::Direct;
 const RING: Inner = Inner::Ring;
+const NVLS: Inner = Inner::Nvls;
 /// Between nodes there is no LL128.
 const BETWEEN_NODES: &[Encoding] = &[Encoding::Ll, Encoding::Slots];
 const WITH_WINDOWS: &[Encoding] = &[Encoding::Ll, Encoding::Slots, Encoding::Windows];
@@ -48,15 +49,19 @@ pub(super) const ENTRIES: &[Entries] = &[
         AllReduce,
         DIRECT,
         Outer::Doubling,
-        BETWEEN_NODES,
+        WITH_WINDOWS,
         Orders::TreeOfNodes,
         all_reduce::direct_doubling,
     ),
-    row(AllReduce, DIRECT, Outer::Tree, BETWEEN_NODES, Orders::None, all_reduce::direct_tree),
+    row(AllReduce, DIRECT, Outer::Tree, WITH_WINDOWS, Orders::None, all_reduce::direct_tree),
     row(AllReduce, RING, Outer::Direct, BETWEEN_NODES, Orders::None, all_reduce::ring_direct),
     row(AllReduce, RING, Outer::Ring, BETWEEN_NODES, Orders::None, all_reduce::ring_ring),
     row(AllReduce, RING, Outer::Doubling, BETWEEN_NODES, Orders::None, all_reduce::ring_doubling),
     row(AllReduce, RING, Outer::Tree, BETWEEN_NODES, Orders::None, all_reduce::ring_tree),
+    row(AllReduce, NVLS, Outer::Direct, IN_WINDOWS, Orders::None, all_reduce::nvls_direct),
+    row(AllReduce, NVLS, Outer::Ring, IN_WINDOWS, Orders::None, all_reduce::nvls_ring),
+    row(AllReduce, NVLS, Outer::Doubling, IN_WINDOWS, Orders::None, all_reduce::nvls_doubling),
+    row(AllReduce, NVLS, Outer::Tree, IN_WINDOWS, Orders::None, all_reduce::nvls_tree),
     row(
         ReduceScatter,
         DIRECT,
@@ -112,8 +117,9 @@ const fn row(
     orders: Orders,
     build: fn(&Request) -> Schedule,
 ) -> Entries {
-    let needs: &[Need] = match kind {
-        AllReduce | Reduce | ReduceScatter => &[Need::Nodes, Need::Terms],
+    let needs: &[Need] = match (kind, inner) {
+        (_, Inner::Nvls) => &[Need::Nodes, Need::Beside, Need::Terms],
+        (AllReduce | Reduce | ReduceScatter, _) => &[Need::Nodes, Need::Terms],
         _ => &[Need::Nodes],
     };
     entries(kind, Algorithm::Hierarchical(inner, outer), encodings, true, orders, build)

@@ -3,7 +3,7 @@
 use super::super::request::{input_of, output_of};
 use super::super::team::Team;
 use super::{Encoding, Inner, Outer, Request};
-use crate::schedule::{Operand, RankBuilder, Read, Write};
+use crate::schedule::{Buffer, Members, Operand, RankBuilder, Read, Write};
 
 /// A rank's two teams, and the chunks that they handle.
 #[derive(Clone)]
@@ -38,9 +38,9 @@ impl Place {
         Place { first_chunk: slice * ranks, ..self.clone() }
     }
 
-    /// Whether ranks of the node use each other's buffers in place.
-    pub(super) fn uses_windows(&self) -> bool {
-        self.windows
+    /// Whether ranks read the inputs of all ranks of the node in place, one by one.
+    pub(super) fn reads_inputs(&self, inner: Inner) -> bool {
+        self.windows && inner != Inner::Nvls
     }
 
     /// Comes before all else.
@@ -98,6 +98,17 @@ impl Place {
         finish: bool,
     ) {
         match inner {
+            Inner::Nvls => {
+                let chunk = part(self.node.me);
+                let (output, last) = (Operand::Output(chunk), also.is_none());
+                let inputs = Read::Raw(self.everywhere(Buffer::Input, chunk));
+                b.transfer(&[inputs], &[Write::To(output)], finish && last);
+                // Nothing is beside what a switch reduces.
+                if !last || *writes != [Write::To(output)] {
+                    let reads: Vec<Read> = [Read::Plain(output)].into_iter().chain(also).collect();
+                    b.transfer(&reads, writes, finish && !last);
+                }
+            }
             _ if self.windows => {
                 let reads: Vec<Read> =
                     self.inputs(part(self.node.me)).into_iter().chain(also).collect();
@@ -106,6 +117,11 @@ impl Place {
             Inner::Direct => self.node.reduce_scatter_direct(b, part, also, writes, finish),
             Inner::Ring => self.node.reduce_scatter_ring(b, part, also, writes, finish),
         }
+    }
+
+    /// A chunk of the buffers of all ranks of the node, as their switch reaches it.
+    fn everywhere(&self, buffer: Buffer, chunk: usize) -> Operand {
+        Operand::Multicast { of: Members::Node(self.local()), buffer, chunk }
     }
 
     /// A chunk of the inputs of all ranks of the node, in place.
@@ -121,6 +137,7 @@ impl Place {
     pub(super) fn tell_inside(&self, inner: Inner, chunk: usize) -> Vec<Write> {
         let node = &self.node;
         match inner {
+            Inner::Nvls => vec![Write::To(self.everywhere(Buffer::Output, chunk))],
             _ if self.windows => {
                 self.beside().into_iter().map(|rank| Write::To(output_of(rank, chunk))).collect()
             }
@@ -139,6 +156,7 @@ impl Place {
     ) {
         match inner {
             // They have been told in place.
+            Inner::Nvls => {}
             _ if self.windows => {}
             Inner::Direct => {
                 for member in self.node.others() {

@@ -76,7 +76,7 @@ pub(super) fn finish(
             place.reduce_inside(b, inner, chunk, also, writes, true);
         });
     }
-    if !place.uses_windows() {
+    if !place.reads_inputs(inner) {
         place.reduce_inside(b, inner, chunk, None, &[Write::To(output)], false);
     }
     // Awaited and given back in the same order by all, relative to their own rank.
@@ -84,7 +84,7 @@ pub(super) fn finish(
         rail.others().map(|from| b.open_incoming(rail.link(from))).collect();
     let segments = messages.iter_mut().map(Incoming::segment);
     let mut partials: Vec<Read> = segments.map(Read::Plain).collect();
-    if place.uses_windows() {
+    if place.reads_inputs(inner) {
         // Nobody waits for this node's part, which need not be stored before it is added.
         partials.splice(..0, place.inputs(place.own_chunk()));
     } else {

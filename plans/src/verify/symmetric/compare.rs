@@ -127,18 +127,24 @@ fn is_alike(
         ) => {
             (tree, finish) == (their_tree, they_finish)
                 && destinations.len() == theirs.len()
-                && destinations.iter().zip(theirs).all(|(a, b)| symmetry.operand(*a, by) == *b)
+                && destinations.iter().zip(theirs).all(|(a, b)| is_turned(symmetry, by, *a, *b))
                 && are_alike(symmetry, by, sources, their_sources)
         }
         _ => false,
     }
 }
 
+fn is_turned(symmetry: &Symmetry, by: Distance, expected: Operand, found: Operand) -> bool {
+    symmetry.turns(expected) && symmetry.operand(expected, by) == found
+}
+
 fn are_alike(symmetry: &Symmetry, by: Distance, expected: &[Source], found: &[Source]) -> bool {
     if expected.len() != found.len() {
         return false;
     }
-    let in_order = |(a, b): (&Source, &Source)| symmetry.source(*a, by) == *b;
+    let in_order = |(a, b): (&Source, &Source)| {
+        a.raw == b.raw && is_turned(symmetry, by, a.operand, b.operand)
+    };
     if expected.iter().zip(found).all(in_order) {
         return true;
     }
