@@ -46,8 +46,8 @@ fn every_schedule_of_the_catalogue_fits() {
     let schema = schema();
     for entry in catalogue() {
         let collective = match entry.kind {
-            Kind::SendRecv => Collective::send_recv(4, 1, 2),
-            kind => Collective::new(kind, 4),
+            Kind::SendRecv => Collective::send_recv(8, 1, 2),
+            kind => Collective::new(kind, 8),
         };
         let schedule =
             entry.schedule(collective, Placement::uniform(2), Order::Any, SLOTS).unwrap();

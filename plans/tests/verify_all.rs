@@ -6,7 +6,7 @@
 #[path = "../../tests/common/left.rs"]
 mod left;
 
-use oxccl_plans::algorithms::{Algorithm, Encoding, Entry, Orders, catalogue, find};
+use oxccl_plans::algorithms::{Algorithm, Encoding, Entry, Orders, Outer, catalogue, find};
 use oxccl_plans::collective::{Collective, Kind, Order};
 use oxccl_plans::schedule::Slots;
 use oxccl_plans::topology::Placement;
@@ -215,15 +215,21 @@ fn what_is_not_offered_in_place_would_not_work_in_place() {
 #[test]
 fn unkept_orders_are_refused() {
     for entry in catalogue().filter(|entry| entry.kind.reduces()) {
-        let placement = Placement::uniform(if is_hierarchical(entry) { 2 } else { 4 });
+        let (ranks, local) = match entry.algorithm {
+            // With powers of two all the way groups of nodes keep the tree by chance.
+            Algorithm::Hierarchical(_, Outer::Grid) => (12, 3),
+            Algorithm::Hierarchical(..) => (4, 2),
+            _ => (4, 4),
+        };
+        let placement = Placement::uniform(local);
         for order in [Order::Rank, Order::Tree] {
             if entry.keeps_unrounded(order, placement) {
                 continue;
             }
             // By chance a chain that ends at rank 0 may keep an order of four.
             let collective = match entry.kind.is_rooted() {
-                true => Collective::rooted(entry.kind, 4, 2),
-                false => Collective::new(entry.kind, 4),
+                true => Collective::rooted(entry.kind, ranks, 2),
+                false => Collective::new(entry.kind, ranks),
             };
             let schedule = entry.schedule(collective, placement, Order::Any, SLOTS);
             let result = verify(schedule.expect("it exists"), order, entry.in_place);

@@ -6,7 +6,7 @@ use crate::common::{Rng, reference};
 use crate::processes::{line_up, on_hardware};
 use crate::rank::stand_in_image;
 use oxccl::cuda::{CaptureMode, Graph, Stream};
-use oxccl::plans::algorithms::{Algorithm, Encoding, Entry, catalogue, find};
+use oxccl::plans::algorithms::{Algorithm, Encoding, Entry, Outer, catalogue, find};
 use oxccl::plans::schedule::SLOTS;
 use oxccl::plans::topology::Placement;
 use oxccl::{
@@ -64,14 +64,36 @@ pub(crate) fn stream(comm: &Communicator) -> Stream {
 /// Every algorithm of every kind; then what the tuner picks.
 pub(crate) fn all(mut comm: Communicator) {
     let stream = stream(&comm);
+    by_algorithms(&mut comm, &stream, |_| true);
+    comm.set_pin(Pin::default()).unwrap();
+    for count in [1, 5_000, 40_000] {
+        typed(&comm, &stream, count);
+    }
+    send_around(&comm, &stream);
+    comm.barrier().unwrap();
+}
+
+/// All-reduces over three levels, which need several groups of nodes.
+pub(crate) fn by_groups_of_nodes(mut comm: Communicator) {
+    let stream = stream(&comm);
+    by_algorithms(&mut comm, &stream, |algorithm| {
+        matches!(algorithm, Algorithm::Hierarchical(_, Outer::Grid))
+    });
+    comm.barrier().unwrap();
+}
+
+/// Calls by each of these algorithms that there is.
+fn by_algorithms(comm: &mut Communicator, stream: &Stream, wanted: impl Fn(Algorithm) -> bool) {
     let (n, nodes) = (comm.world_size(), config().nodes.unwrap_or(1));
     let placement = Placement::uniform(n / nodes);
     let there_is = |entry: &&Entry| {
-        entry.kind != Kind::SendRecv
+        wanted(entry.algorithm)
+            && entry.kind != Kind::SendRecv
             && !entry.is_in_network()
             && entry.check(n, placement, SLOTS).is_ok()
             && (nodes == 1 || entry.crosses_nodes())
     };
+    assert!(catalogue().any(|entry| there_is(&entry)));
     let mut rng = Rng(1);
     for entry in catalogue().filter(there_is) {
         for in_place in [false, true].into_iter().take(1 + usize::from(entry.in_place)) {
@@ -83,20 +105,14 @@ pub(crate) fn all(mut comm: Communicator) {
                 let case =
                     Case { entry, placement, order, op, in_place, root, count, channels, seed };
                 comm.set_pin(pin(&case)).unwrap();
-                check::<f32>(&comm, &stream, &case);
+                check::<f32>(comm, stream, &case);
                 if count == 3 {
-                    check::<bf16>(&comm, &stream, &case);
-                    check::<i8>(&comm, &stream, &Case { op: OpKind::Sum, ..case });
+                    check::<bf16>(comm, stream, &case);
+                    check::<i8>(comm, stream, &Case { op: OpKind::Sum, ..case });
                 }
             }
         }
     }
-    comm.set_pin(Pin::default()).unwrap();
-    for count in [1, 5_000, 40_000] {
-        typed(&comm, &stream, count);
-    }
-    send_around(&comm, &stream);
-    comm.barrier().unwrap();
 }
 
 /// A rank prepares its calls while another one's kernel waits for them already: nothing of that may

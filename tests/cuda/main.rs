@@ -134,6 +134,8 @@ cases! {
     calls_on_two_gpus =
         calls::all, StandIn, 1, [processes::threads("4"), MANY, ("OXCCL_STAND_IN_DEVICES", "2"), needs("4")];
     calls_between_nodes = calls::all, Anything, 1, [processes::threads("4"), MANY, TWO_NODES, needs("8")];
+    calls_between_groups_of_nodes =
+        calls::by_groups_of_nodes, StandIn, 1, [processes::threads("4"), MANY, ("OXCCL_NODES", "4"), needs("8")];
     links_have_memory_once_used = calls::over_links, StandIn, 4, [("OXCCL_NODES", "4")];
     calls_between_nodes_of_processes = calls::all, Anything, 2, [TWO_NODES];
     replays_between_nodes = calls::captured, Anything, 1, [processes::threads("2"), MANY, TWO_NODES, needs("4")];

@@ -1,5 +1,6 @@
 //! An entry of the catalogue: what it is, what it keeps, and for which ranks it exists.
 
+use super::hierarchical::nodes_of_group;
 use super::request::Whose;
 use super::{Algorithm, Encoding, Inner, Outer, Request};
 use crate::collective::{Collective, Kind, Order};
@@ -57,6 +58,8 @@ pub(super) enum Need {
     Held,
     /// At least two nodes, all of them full.
     Nodes,
+    /// Several groups of several nodes, all of them full.
+    Grid,
     /// At least two ranks on each node.
     Beside,
     /// Of a hierarchical algorithm: so few nodes, and ranks on each, that one instruction can
@@ -100,6 +103,9 @@ pub enum Reason {
     /// Several full nodes.
     #[error("it needs at least two nodes, with the same number of ranks each")]
     Nodes,
+    /// Nodes that are several groups of several nodes.
+    #[error("it needs full nodes, as many as several groups of several nodes have")]
+    Grid,
     /// More ranks on each node.
     #[error("it needs at least two ranks on each node")]
     Beside,
@@ -209,6 +215,10 @@ impl Entry {
                 let several = placement.nodes(ranks).is_some_and(|nodes| nodes > 1);
                 (!several).then_some(Reason::Nodes)
             }
+            Need::Grid => {
+                let nodes = placement.nodes(ranks).unwrap_or(1);
+                nodes_of_group(nodes).is_none().then_some(Reason::Grid)
+            }
             Need::Beside => (placement.ranks_per_node() < 2).then_some(Reason::Beside),
             Need::Terms => {
                 let (terms, most) = (self.terms(ranks, placement), MAX_TREE_SOURCES);
@@ -233,12 +243,18 @@ impl Entry {
         let Algorithm::Hierarchical(inner, outer) = self.algorithm else { return 0 };
         let local = placement.ranks_per_node();
         let nodes = placement.nodes(ranks).unwrap_or(1);
+        let at_once = match outer {
+            Outer::Grid => nodes_of_group(nodes).unwrap_or(nodes),
+            _ => nodes,
+        };
         let in_place = self.encoding == Encoding::Windows;
         let inside = if inner == Inner::Ring { 2 } else { local };
         match outer {
             // In windows the node's own part is reduced together with those of the others.
-            Outer::Direct if in_place && inner == Inner::Direct => local + nodes - 1,
-            Outer::Direct => inside.max(nodes),
+            Outer::Direct | Outer::Grid if in_place && inner == Inner::Direct => {
+                local + at_once - 1
+            }
+            Outer::Direct | Outer::Grid => inside.max(at_once),
             Outer::Ring => inside + 1,
             Outer::Doubling | Outer::Tree => inside.max(3),
             Outer::Rails => 2,

@@ -82,13 +82,15 @@ pub enum Outer {
     Doubling,
     /// Two binary trees of nodes.
     Tree,
+    /// Groups of nodes exchange inside, and then by doubling with each other.
+    Grid,
     /// A ring of all ranks for each rail, on which it leaves a node and enters the next.
     Rails,
 }
 
 impl Algorithm {
     /// All of the catalogue.
-    pub const ALL: [Algorithm; 32] = [
+    pub const ALL: [Algorithm; 33] = [
         Algorithm::Ring,
         Algorithm::OneShot,
         Algorithm::TwoShot,
@@ -121,6 +123,7 @@ impl Algorithm {
         Algorithm::Hierarchical(Inner::Nvls, Outer::Ring),
         Algorithm::Hierarchical(Inner::Nvls, Outer::Doubling),
         Algorithm::Hierarchical(Inner::Nvls, Outer::Tree),
+        Algorithm::Hierarchical(Inner::Direct, Outer::Grid),
     ];
 
     /// Whether it has switches reduce and multicast.
@@ -174,6 +177,7 @@ impl Algorithm {
             Algorithm::Hierarchical(Inner::Nvls, Outer::Ring) => "hierarchical_nvls_ring",
             Algorithm::Hierarchical(Inner::Nvls, Outer::Doubling) => "hierarchical_nvls_doubling",
             Algorithm::Hierarchical(Inner::Nvls, Outer::Tree) => "hierarchical_nvls_tree",
+            Algorithm::Hierarchical(_, Outer::Grid) => "hierarchical_direct_grid",
             Algorithm::Hierarchical(_, Outer::Rails) => "ring_per_rail",
             Algorithm::Custom => "custom",
         }

@@ -55,6 +55,12 @@ impl Team {
         Team { members, me, lane: encoding.lane() }
     }
 
+    /// The team of the members at these places, of which this rank has the place `me`.
+    pub(super) fn some(&self, places: impl IntoIterator<Item = usize>, me: usize) -> Team {
+        let members = places.into_iter().map(|place| self.member(place)).collect();
+        Team { members, me, lane: self.lane }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.members.len()
     }

@@ -421,8 +421,8 @@ mod tests {
     fn every_schedule_of_the_catalogue_is_read_back() {
         for entry in catalogue() {
             let collective = match entry.kind {
-                Kind::SendRecv => Collective::send_recv(4, 1, 2),
-                kind => Collective::new(kind, 4),
+                Kind::SendRecv => Collective::send_recv(8, 1, 2),
+                kind => Collective::new(kind, 8),
             };
             let schedule =
                 entry.schedule(collective, Placement::uniform(2), Order::Any, SLOTS).unwrap();

@@ -50,14 +50,14 @@ const DOUBLING_MAX_BYTES: usize = 512 << 10;
 /// in excess, up to so many bytes for each.
 const MANY_NODES: usize = 12;
 const OUTER_DOUBLING_BYTES_PER_NODE: usize = 256 << 10;
-/// Where ranks of a node use each other's buffers in place, few steps are the fastest up to so many
-/// bytes for each node: so many in all of few nodes, and of many.
-const IN_PLACE_DOUBLING_BYTES_PER_NODE: usize = 1 << 20;
-const IN_PLACE_DOUBLING_BYTES: [usize; 2] = [4 << 20, 32 << 20];
-/// From so many nodes on a switch on each gains where they are in a ring, up to so many bytes for
-/// each.
-const SWITCHES_MIN_NODES: usize = 6;
-const SWITCHES_BYTES_PER_NODE: usize = 8 << 20;
+/// Where ranks of a node use each other's buffers in place, few steps between nodes are the fastest
+/// up to so many bytes.
+const IN_PLACE_DOUBLING_BYTES: usize = 4 << 20;
+/// From so many bytes for each node on, but so many in all of few nodes and of many, groups of
+/// nodes send less; up to so many for each node.
+const GRID_MIN_BYTES_PER_NODE: usize = 256 << 10;
+const GRID_MIN_BYTES: [usize; 2] = [2 << 20, 4 << 20];
+const GRID_MAX_BYTES_PER_NODE: usize = 8 << 20;
 /// The same of two nodes, whose ring is one step as well.
 const DOUBLING_OF_TWO_MAX_BYTES: usize = 16 << 10;
 /// Up to so many bytes each node sends to all others at once: of an all-gather, whose parts are
@@ -147,16 +147,17 @@ fn between_nodes(question: &Question) -> Vec<Wish> {
     let mut wishes = match kind {
         Kind::AllReduce => {
             let mut wishes = Vec::new();
-            let [least, most] = IN_PLACE_DOUBLING_BYTES;
-            let in_place = (IN_PLACE_DOUBLING_BYTES_PER_NODE * nodes).clamp(least, most);
-            if bytes <= in_place {
+            let [least, most] = GRID_MIN_BYTES;
+            let from = (GRID_MIN_BYTES_PER_NODE * nodes).clamp(least, most);
+            let [in_groups, in_groups_by_slots] = by(Outer::Grid);
+            let is_short_enough = bytes <= GRID_MAX_BYTES_PER_NODE * nodes;
+            if bytes > from && is_short_enough {
+                wishes.push(in_groups);
+            }
+            if bytes <= IN_PLACE_DOUBLING_BYTES {
                 let doubling = Algorithm::Hierarchical(Inner::Direct, Outer::Doubling);
                 let reason = "nodes, in place inside: few steps between them";
                 wishes.push((doubling, Encoding::Windows, reason));
-            } else if nodes >= SWITCHES_MIN_NODES && bytes <= SWITCHES_BYTES_PER_NODE * nodes {
-                let ring = Algorithm::Hierarchical(Inner::Nvls, Outer::Ring);
-                let reason = "nodes, long: a switch on each reduces and multicasts";
-                wishes.push((ring, Encoding::Windows, reason));
             }
             let most = match nodes {
                 2 => DOUBLING_OF_TWO_MAX_BYTES,
@@ -168,6 +169,9 @@ fn between_nodes(question: &Question) -> Vec<Wish> {
             if nodes >= MANY_NODES && bytes <= OUTER_DOUBLING_BYTES_PER_NODE * nodes {
                 let doubling = Algorithm::Hierarchical(Inner::Direct, Outer::Doubling);
                 wishes.push(slots(doubling, "many nodes, middle: few steps between them"));
+            }
+            if is_short_enough {
+                wishes.push(in_groups_by_slots);
             }
             let is_long = bytes >= LONG_ALL_REDUCE_MIN_BYTES;
             let outer = if is_long { Outer::Direct } else { Outer::Ring };

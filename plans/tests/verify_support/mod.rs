@@ -5,7 +5,7 @@
 
 pub(crate) mod model;
 
-use oxccl_plans::algorithms::{Algorithm, Encoding, Entry, catalogue};
+use oxccl_plans::algorithms::{Algorithm, Encoding, Entry, Outer, catalogue};
 use oxccl_plans::collective::{Collective, Kind, Order};
 use oxccl_plans::schedule::{Schedule, Slots};
 use oxccl_plans::topology::Placement;
@@ -56,6 +56,8 @@ impl Case {
 /// Two nodes for what needs nodes, where there can be two; otherwise one.
 pub(crate) fn placement(entry: &Entry, ranks: usize) -> Placement {
     match entry.algorithm {
+        // Several groups of several nodes.
+        Algorithm::Hierarchical(_, Outer::Grid) => Placement::uniform(1),
         Algorithm::Hierarchical(..) if ranks.is_multiple_of(2) => Placement::uniform(ranks / 2),
         Algorithm::Hierarchical(..) => Placement::uniform(1),
         _ => Placement::one_node(ranks),

@@ -73,13 +73,7 @@ pub(super) fn ring_tree(request: &Request) -> Schedule {
 }
 
 fn joined(request: &Request, inner: Inner, outer: Outer) -> Schedule {
-    // In windows the ranks of a node wait for each other in every round: two slices make a round
-    // longer, and keep the links busy.
-    let in_place = request.encoding == Encoding::Windows && outer == Outer::Direct;
-    // A slice has two messages a round on each link, and its second is sent before the peer has
-    // given back any of this round.
-    let room = request.slots.slots as usize >= 2 * SLICES;
-    let slices = if in_place && room { SLICES } else { 1 };
+    let slices = if outer == Outer::Direct { slices_in_place(request) } else { 1 };
     let chunking = match slices {
         1 => Chunking::PerRank(1),
         _ => Chunking::Parts(slices * request.ranks()),
@@ -94,7 +88,7 @@ fn joined(request: &Request, inner: Inner, outer: Outer) -> Schedule {
         for slice in &slices {
             let sends = all_gather::tell(slice, inner, outer);
             let output = Operand::Output(slice.own_chunk());
-            reduce_scatter::finish(b, slice, inner, outer, output, &sends);
+            reduce_scatter::finish(b, slice, inner, outer, (output, true), &sends);
         }
         for slice in &slices {
             all_gather::gather(b, slice, inner, outer);
@@ -106,6 +100,15 @@ fn joined(request: &Request, inner: Inner, outer: Outer) -> Schedule {
         // What comes from all nodes is reduced in the nodes' order, which does not turn with them.
         _ => request.schedule(chunking, chunking, part),
     }
+}
+
+/// In windows the ranks of a node wait for each other in every round: two slices make a round
+/// longer, and keep the links busy.
+pub(super) fn slices_in_place(request: &Request) -> usize {
+    // A slice has two messages a round on each link, and its second is sent before the peer has
+    // given back any of this round.
+    let room = request.slots.slots as usize >= 2 * SLICES;
+    if request.encoding == Encoding::Windows && room { SLICES } else { 1 }
 }
 
 /// The slices take each step of the rail in turn.

@@ -4,8 +4,8 @@
 //!
 //! In windows the ranks of a node use each other's buffers in place: an input is read once, where
 //! it is, and a result is stored once where it belongs, by the rank that has it; or a switch that
-//! joins them reads all inputs and stores all results at once. Between nodes there are slots all the
-//! same. LL128 has none of them: between nodes no link carries its lines whole.
+//! joins them reads all inputs and stores all results at once. Between nodes there are slots all
+//! the same. LL128 has none of them: between nodes no link carries its lines whole.
 //!
 //! A **rail** is the ranks with the same place in their nodes: each rank sends to other nodes only
 //! along its own.
@@ -14,6 +14,7 @@ mod all_gather;
 mod all_reduce;
 mod all_to_all;
 mod broadcast;
+mod grid;
 mod place;
 mod rails;
 mod reduce;
@@ -25,6 +26,7 @@ use super::{
 use crate::collective::Kind;
 use crate::collective::Kind::{AllGather, AllReduce, AllToAll, Broadcast, Reduce, ReduceScatter};
 use crate::schedule::Schedule;
+pub(super) use grid::nodes_of_group;
 use place::Place;
 
 const DIRECT: Inner = Inner::Direct;
@@ -32,6 +34,7 @@ const RING: Inner = Inner::Ring;
 const NVLS: Inner = Inner::Nvls;
 /// Between nodes there is no LL128.
 const BETWEEN_NODES: &[Encoding] = &[Encoding::Ll, Encoding::Slots];
+const SLOTS_AND_WINDOWS: &[Encoding] = &[Encoding::Slots, Encoding::Windows];
 const WITH_WINDOWS: &[Encoding] = &[Encoding::Ll, Encoding::Slots, Encoding::Windows];
 
 pub(super) const ENTRIES: &[Entries] = &[
@@ -58,6 +61,7 @@ pub(super) const ENTRIES: &[Entries] = &[
     row(AllReduce, RING, Outer::Ring, BETWEEN_NODES, Orders::None, all_reduce::ring_ring),
     row(AllReduce, RING, Outer::Doubling, BETWEEN_NODES, Orders::None, all_reduce::ring_doubling),
     row(AllReduce, RING, Outer::Tree, BETWEEN_NODES, Orders::None, all_reduce::ring_tree),
+    row(AllReduce, DIRECT, Outer::Grid, SLOTS_AND_WINDOWS, Orders::None, grid::direct_grid),
     row(AllReduce, NVLS, Outer::Direct, IN_WINDOWS, Orders::None, all_reduce::nvls_direct),
     row(AllReduce, NVLS, Outer::Ring, IN_WINDOWS, Orders::None, all_reduce::nvls_ring),
     row(AllReduce, NVLS, Outer::Doubling, IN_WINDOWS, Orders::None, all_reduce::nvls_doubling),
@@ -117,9 +121,10 @@ const fn row(
     orders: Orders,
     build: fn(&Request) -> Schedule,
 ) -> Entries {
-    let needs: &[Need] = match (kind, inner) {
-        (_, Inner::Nvls) => &[Need::Nodes, Need::Beside, Need::Terms],
-        (AllReduce | Reduce | ReduceScatter, _) => &[Need::Nodes, Need::Terms],
+    let needs: &[Need] = match (kind, inner, outer) {
+        (_, Inner::Nvls, _) => &[Need::Nodes, Need::Beside, Need::Terms],
+        (_, _, Outer::Grid) => &[Need::Grid, Need::Terms],
+        (AllReduce | Reduce | ReduceScatter, ..) => &[Need::Nodes, Need::Terms],
         _ => &[Need::Nodes],
     };
     entries(kind, Algorithm::Hierarchical(inner, outer), encodings, true, orders, build)

@@ -38,6 +38,15 @@ impl Place {
         Place { first_chunk: slice * ranks, ..self.clone() }
     }
 
+    /// The same inside of a group of so many nodes, with a chunk for each rank of the group; and
+    /// the ranks with its place in their groups, by group.
+    pub(super) fn grid(&self, group: usize) -> (Place, Team) {
+        let (number, place) = (self.rail.me / group, self.rail.me % group);
+        let rail = self.rail.some(number * group..(number + 1) * group, place);
+        let groups = self.rail.some((place..self.nodes()).step_by(group), number);
+        (Place { rail, ..self.clone() }, groups)
+    }
+
     /// Whether ranks read the inputs of all ranks of the node in place, one by one.
     pub(super) fn reads_inputs(&self, inner: Inner) -> bool {
         self.windows && inner != Inner::Nvls
@@ -59,7 +68,7 @@ impl Place {
 
     /// The other ranks of the node.
     fn beside(&self) -> Vec<usize> {
-        self.node.others().map(|place| self.rank(self.rail.me, place)).collect()
+        self.node.others().map(|place| self.node.member(place)).collect()
     }
 
     pub(super) fn nodes(&self) -> usize {
@@ -128,7 +137,7 @@ impl Place {
     pub(super) fn inputs(&self, chunk: usize) -> Vec<Read> {
         let input = |place| match place == self.node.me {
             true => Operand::Input(chunk),
-            false => input_of(self.rank(self.rail.me, place), chunk),
+            false => input_of(self.node.member(place), chunk),
         };
         (0..self.local()).map(|place| Read::Raw(input(place))).collect()
     }

@@ -29,7 +29,7 @@ fn hierarchical(request: &Request, inner: Inner, outer: Outer) -> Schedule {
         let place = Place::of(request, b.rank());
         place.enter(b);
         cross(b, &place, inner, outer);
-        finish(b, &place, inner, outer, Operand::Output(0), &[]);
+        finish(b, &place, inner, outer, (Operand::Output(0), true), &[]);
         place.leave(b);
     };
     let (input, output) = (Chunking::PerRank(1), Chunking::Whole);
@@ -58,14 +58,14 @@ pub(super) fn cross(b: &mut RankBuilder, place: &Place, inner: Inner, outer: Out
     }
 }
 
-/// The second: every rank's chunk, reduced, becomes that rank's: this one's goes to `output`, and
-/// to peers.
+/// The second: every rank's chunk, reduced, becomes that rank's: this one's goes to an output, and
+/// to peers; it is final, or others have more to add.
 pub(super) fn finish(
     b: &mut RankBuilder,
     place: &Place,
     inner: Inner,
     outer: Outer,
-    output: Operand,
+    (output, is_final): (Operand, bool),
     sends: &[Write],
 ) {
     let rail = &place.rail;
@@ -73,7 +73,7 @@ pub(super) fn finish(
     if outer == Outer::Ring {
         let also = (place.nodes() > 1).then(|| Read::Recv(rail.previous()));
         return spread(b, place.local() + 1, output, sends, |b, writes| {
-            place.reduce_inside(b, inner, chunk, also, writes, true);
+            place.reduce_inside(b, inner, chunk, also, writes, is_final);
         });
     }
     if !place.reads_inputs(inner) {
@@ -93,7 +93,7 @@ pub(super) fn finish(
         partials.rotate_right(rail.me);
     }
     spread(b, partials.len(), output, sends, |b, writes| {
-        b.transfer(&partials, writes, true);
+        b.transfer(&partials, writes, is_final);
         messages.into_iter().for_each(|message| b.close_incoming(message));
     });
 }
