@@ -681,14 +681,14 @@ mod tests {
     fn every_schedule_can_be_counted() {
         for entry in catalogue() {
             let collective = match entry.kind {
-                Kind::SendRecv => Collective::send_recv(4, 0, 1),
-                kind => Collective::new(kind, 4),
+                Kind::SendRecv => Collective::send_recv(8, 0, 1),
+                kind => Collective::new(kind, 8),
             };
             let verified = verified(entry, collective);
             let schedule = verified.schedule();
             let layout = Layout::even(&collective, schedule.input, schedule.output, 96, 16)
                 .expect("it is short");
-            let reached: usize = (0..4)
+            let reached: usize = (0..8)
                 .map(|rank| Traffic::of(&verified, &layout, rank, 1))
                 .map(|t| t.message_bytes + t.read_bytes + t.written_bytes)
                 .sum();
