@@ -76,6 +76,10 @@ pub(crate) fn check(address: usize, len_bytes: usize, flags: c_int) -> Answer {
     if address == 0 || len_bytes == 0 {
         return Err(Failure::argument("there is nothing to register"));
     }
+    let end = address.checked_add(len_bytes);
+    if end.is_none() || isize::try_from(len_bytes).is_err() {
+        return Err(Failure::argument(format!("size {len_bytes} is more than memory can have")));
+    }
     if flags & !(SERVED | ONE_SIDED) != 0 {
         return Err(Failure::argument(format!("winFlags is {flags:#x}")));
     }
