@@ -9,7 +9,7 @@ use oxccl_plans::collective::Kind;
 /// schedule of several lists has them use each other's, so what else is in the group keeps off.
 #[derive(Debug)]
 pub(super) struct Rooms {
-    /// The kind whose schedule has several lists, and their connections.
+    /// The kind whose schedule has several lists, and their connections, where there are others.
     lists: Option<(Kind, Room)>,
     others: Room,
 }
@@ -23,13 +23,13 @@ impl Rooms {
         config: &Config,
         kinds: impl Iterator<Item = Kind> + Clone,
     ) -> Result<Rooms, Error> {
-        let all = 0..config.max_channels;
+        let alone = Rooms { lists: None, others: 0..config.max_channels };
         let custom = config.schedule.as_ref().filter(|custom| custom.schedule().lists_per_rank > 1);
-        let Some(custom) = custom else { return Ok(Rooms { lists: None, others: all }) };
+        let Some(custom) = custom else { return Ok(alone) };
         let kind = custom.schedule().collective.kind;
         let is_mixed = kinds.clone().any(|one| one == kind) && kinds.clone().any(|one| one != kind);
         if !is_mixed {
-            return Ok(Rooms { lists: Some((kind, all.clone())), others: all });
+            return Ok(alone);
         }
         // The lists run once, so that channels are left.
         let needed = custom.needed_channels();
