@@ -1,6 +1,8 @@
 // Numbers on a GPU: conversion instructions where they give the bits of shared/small_float.h, which
 // serves where a GPU has none.
 #pragma once
+#include <math.h>
+
 #include "small_float.h"
 
 namespace oxccl {
@@ -10,17 +12,18 @@ inline namespace OXCCL_ISA {
 template <class T>
 using Byte = int32_t;
 
-#ifdef __CUDA_ARCH__
 // A division is a long piece of code with a call in it, too much for every element of every
 // pack. Multiplying by the reciprocal in double, with one correction, gives the correctly rounded
-// double, and rounding that to float is rounding the quotient.
+// double, and rounding that to float is rounding the quotient. Zeros and infinities, whose double is
+// themselves, stay as they are: the correction would take a zero's sign.
 OXCCL_INLINE float exact_quotient(float value, uint32_t ranks) {
   const double divisor = double(ranks), reciprocal = 1.0 / divisor, wide = double(value);
   const double quotient = wide * reciprocal;
   const double corrected = fma(fma(-quotient, divisor, wide), reciprocal, quotient);
-  return isinf(value) ? value : float(corrected);
+  return value + value == value ? value : float(corrected);
 }
 
+#ifdef __CUDA_ARCH__
 struct TargetHalf {
   static OXCCL_INLINE float widen(uint16_t bits) {
     float value;
@@ -43,7 +46,6 @@ struct TargetBrain {
   }
 };
 #else
-OXCCL_INLINE float exact_quotient(float value, uint32_t ranks) { return value / float(ranks); }
 using TargetHalf = Half;
 using TargetBrain = Brain;
 #endif

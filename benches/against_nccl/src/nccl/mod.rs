@@ -18,7 +18,7 @@ pub(crate) use setup::Setup;
 
 /// Blocks that all ranks together may have on a GPU: no more are on it at once, and NCCL's wait for
 /// each other.
-const MOST_BLOCKS: usize = 128;
+const MOST_BLOCKS: usize = 96;
 /// NCCL's own bound on a rank's.
 const MOST_CTAS: usize = 64;
 
