@@ -4,7 +4,7 @@
 Usage: report.py                   rewrites that part
        report.py --check           fails unless that part is what the newest results give, and samples give what they should
        report.py --show ARCHIVE... prints that part as these archives of benches/gpu/run.sh give it together
-       report.py --add ARCHIVE...  keeps what they have, of one bundle, as one file of benches/results/ with the GPU and date, then rewrites
+       report.py --add ARCHIVE...  keeps what they have together as one file of benches/results/ with the GPU and date, then rewrites
 
 Results are benches/results/gpu-*.json. Without any, docs/results.md says so.
 """
@@ -78,9 +78,11 @@ def time_table(results, ranks):
 
 def section(name, results):
     gpu, where = machine_row(results), results["machine"]
-    stages = ", ".join(f'{stage["stage"]} {stage["status"]}' for stage in results["stages"])
+    newest = results["bundle"]["commit"]
+    of = {stage["stage"]: "" if stage.get("commit", newest) == newest else f' ({stage["commit"][:10]})' for stage in results["stages"]}
+    stages = ", ".join(f'{stage["stage"]} {stage["status"]}{of[stage["stage"]]}' for stage in results["stages"])
     text = [f'`benches/results/{name}`: {gpu.get("gpu", "unknown GPU")}, CUDA {gpu.get("cuda_driver", "unknown")}, '
-            f'NCCL {gpu.get("nccl") or "not there"}, {where["date"][:10]}, commit {results["bundle"]["commit"][:10]}; stages: {stages}; '
+            f'NCCL {gpu.get("nccl") or "not there"}, {where["date"][:10]}, commit {newest[:10]}; stages: {stages}; '
             f'{results["wrong"]} wrong elements. All ranks share the one GPU, so these are numbers of its memory, not of links. '
             f'A copy moves {number(gpu.get("copy_gbps", 0))} GB/s, read and written; an empty kernel takes {number(gpu.get("empty_node_us", 0))} µs '
             f'as a node of a graph.', "", target_table(results)]

@@ -47,14 +47,14 @@ def stages(path):
 
 
 def merged(paths):
-    """What archives of one bundle's run.sh have together, as it is kept; of a stage that several have, what was begun last."""
+    """What archives of run.sh have together, as it is kept: the newest bundle, and each stage with its bundle's commit. Of a stage that
+    several have, what was begun last."""
     bundle, newest = None, {}
     for path in paths:
         of, made = stages(path)
-        bundle = bundle or of
-        if of["commit"] != bundle["commit"]:
-            raise Unreadable(f"{path} is of another bundle than {paths[0]}")
+        bundle = max(bundle or of, of, key=lambda one: one.get("built", ""))
         for stage in made:
+            stage["commit"] = of["commit"]
             if stage["stage"] not in newest or stage["begun"] >= newest[stage["stage"]]["begun"]:
                 newest[stage["stage"]] = stage
     ordered = sorted(newest.values(), key=lambda stage: stage["begun"])

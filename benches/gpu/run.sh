@@ -29,10 +29,11 @@ Stages, from simple to hard. The first hour goes best as three calls, of one lin
   ncu         hardware counters of single calls
   bench       short and long collectives beside copies, an empty kernel and NCCL
   sweep       sizes between, other types, numbers of channels, time of the host
+  alone       short collectives of ranks that launch by themselves
 
   groups      buckets in one launch, beside NCCL's groups
   sanitizer   what compute-sanitizer finds in small calls
-  processes   the tests with several processes, then the same under MPS
+  processes   the tests with several processes, under MPS and without
   profile     kernels of a call and of a group, as CUPTI counts them
 TEXT
 }

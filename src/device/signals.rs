@@ -6,7 +6,7 @@
 //! number its word has come to. So words can be used again by a later call without being cleared,
 //! though somebody may still have to look at them.
 
-use super::cuda::{DoneWords, PinnedWords, ReadyWord, Stream};
+use super::cuda::{DoneWords, PinnedWords, ReadyWord, Stream, fill};
 use oxccl_transports::CudaError;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -140,18 +140,19 @@ impl Signals {
     }
 
     /// Has a stream clear the words that say what is done, in front of each replay of a captured
-    /// call.
+    /// call: by one fill, since a write of a word takes a stream most of a microsecond.
     ///
     /// # Errors
     /// As [`mark_ready_on`](Signals::mark_ready_on).
     pub(crate) fn clear_done_on(&self, stream: &Stream) -> Result<(), CudaError> {
-        let count = self.buckets * self.stride;
-        if count == 0 {
+        let len_bytes = self.buckets * self.stride * size_of::<u64>();
+        if len_bytes == 0 {
             return Ok(());
         }
+        let words = self.pinned_word(stream, self.done_at(0))?;
         // SAFETY: these are this object's words, which a captured call has to itself, and which
         // stay as long as its communicator.
-        unsafe { stream.write_values(self.pinned_word(stream, self.done_at(0))?, 0, count) }
+        unsafe { fill(stream, words.cast(), 0, len_bytes) }
     }
 
     /// Has a stream take back a bucket's mark, behind each replay of a captured call: the next one

@@ -169,27 +169,6 @@ impl Stream {
         })
     }
 
-    /// Writes a value to `count` 64-bit words one behind the other, as
-    /// [`write_value`](Self::write_value), by as few operations as can be: what is captured is no
-    /// fill, of which the driver says nothing where the memory is a host's.
-    ///
-    /// # Errors
-    /// The driver's.
-    ///
-    /// # Safety
-    /// As [`wait_value`](Self::wait_value), for all of them.
-    pub unsafe fn write_values(
-        &self,
-        words: *mut u64,
-        value: u64,
-        count: usize,
-    ) -> Result<(), CudaError> {
-        let all: Vec<_> =
-            (0..count).map(|at| MemoryOp::Write(words.wrapping_add(at), value)).collect();
-        // SAFETY: by this function's contract.
-        unsafe { self.memory_ops(&all) }
-    }
-
     /// Writes and waits, one behind the other, by as few operations as can be.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ use crate::engine::diagnosis::{Ranks, Words};
 use crate::engine::links::Links;
 use crate::engine::tally::Digest;
 use crate::error::Error;
+use crate::target::Device;
 use oxccl_kernels::format::{self as f, Scale};
 use oxccl_plans::collective::{Kind, Order};
 use oxccl_plans::verify::{GroupPart, GroupStep, Span, Verified, verify_group};
@@ -77,7 +78,11 @@ impl Maker<'_> {
         let total =
             collectives.iter().map(|at| calls[*at].total_bytes()).fold(0, usize::saturating_add);
         let too_long = Error::too_long("group", "buffers");
-        let parts = parts::parts(&common).map_err(too_long)?;
+        let part_bytes = match self.config.device {
+            Device::Host => parts::HOST_PART_BYTES,
+            Device::Cuda(_) => parts::GPU_PART_BYTES,
+        };
+        let parts = parts::parts(&common, part_bytes).map_err(too_long)?;
         let rooms = Rooms::of(self.config, common.iter().map(|signature| signature.kind))?;
         for (number, mut part) in parts.into_iter().enumerate() {
             tables.spans.push(part.spans(&common));

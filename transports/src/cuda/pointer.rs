@@ -1,5 +1,6 @@
 //! What an address is.
 
+use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{Mutex, PoisonError};
 
@@ -46,12 +47,12 @@ pub struct Pointer {
 /// that is asked again.
 #[derive(Debug, Default)]
 pub struct KnownPointers {
-    /// The oldest is at `next`, once there are as many as are kept.
-    known: Mutex<(Vec<Pointer>, usize)>,
+    known: Mutex<HashMap<u64, Pointer>>,
 }
 
 impl KnownPointers {
-    const KEPT: usize = 64;
+    /// More than the buffers that a program goes around; with one more it begins anew.
+    const KEPT: usize = 4096;
 
     /// As [`Pointer::of`].
     ///
@@ -59,22 +60,18 @@ impl KnownPointers {
     /// The driver's; an address that it does not know is none.
     pub fn of(&self, context: &Context, address: *const u8) -> Result<Pointer, CudaError> {
         let lock = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = lock().0.iter().find(|known| known.address == address as u64).copied();
+        let found = lock().get(&(address as u64)).copied();
         if let Some(known) = found
             && buffer_at(context, address) == Some(known.buffer)
         {
             return Ok(known);
         }
         let pointer = Pointer::of(context, address)?;
-        let (known, next) = &mut *lock();
-        match known.iter().position(|known| known.address == address as u64) {
-            Some(at) => known[at] = pointer,
-            None if known.len() < KnownPointers::KEPT => known.push(pointer),
-            None => {
-                known[*next] = pointer;
-                *next = (*next + 1) % KnownPointers::KEPT;
-            }
+        let mut known = lock();
+        if known.len() >= KnownPointers::KEPT {
+            known.clear();
         }
+        known.insert(address as u64, pointer);
         Ok(pointer)
     }
 }

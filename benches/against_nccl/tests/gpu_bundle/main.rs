@@ -25,7 +25,8 @@ fn stages_run_and_targets_are_summed_up() {
     let ncu = executable(&bundle, "ncu", NCU);
     let tools = [("OXCCL_BUNDLE_SANITIZER", sanitizer.as_str()), ("OXCCL_BUNDLE_NCU", &ncu)];
     let settings = [&tools[..], &PATIENT].concat();
-    let stages = ["first", "trace", "ncu", "bench", "sweep", "groups", "sanitizer", "profile"];
+    let stages =
+        ["first", "trace", "ncu", "bench", "sweep", "alone", "groups", "sanitizer", "profile"];
     let (_, ok) = run(&bundle, &stages[..4], &settings);
     assert!(ok, "{:#}", results(&bundle)["stages"]);
     let (results, ok) = run(&bundle, &stages[4..], &settings);
