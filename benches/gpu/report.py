@@ -53,7 +53,7 @@ def target_table(results):
 
 def missed(results):
     """The causes of what was missed."""
-    return "\n".join(f'- {one["target"]}, {one["ranks"]} ranks: {one["cause"]}' for one in results["targets"] if one["met"] is False)
+    return "\n".join(f'| {one["target"]} | {one["ranks"]} | {one["cause"]} |' for one in results["targets"] if one["met"] is False)
 
 
 def time_table(results, ranks):
@@ -79,19 +79,19 @@ def time_table(results, ranks):
 def section(name, results):
     gpu, where = machine_row(results), results["machine"]
     newest = results["bundle"]["commit"]
-    of = {stage["stage"]: "" if stage.get("commit", newest) == newest else f' ({stage["commit"][:10]})' for stage in results["stages"]}
-    stages = ", ".join(f'{stage["stage"]} {stage["status"]}{of[stage["stage"]]}' for stage in results["stages"])
     text = [f'`benches/results/{name}`: {gpu.get("gpu", "unknown GPU")}, CUDA {gpu.get("cuda_driver", "unknown")}, '
-            f'NCCL {gpu.get("nccl") or "not there"}, {where["date"][:10]}, commit {newest[:10]}; stages: {stages}; '
-            f'{results["wrong"]} wrong elements. All ranks share the one GPU, so these are numbers of its memory, not of links. '
+            f'NCCL {gpu.get("nccl") or "not there"}, {where["date"][:10]}. {results["wrong"]} wrong elements. '
+            f'All ranks share the one GPU, so these are numbers of its memory, not of links. '
             f'A copy moves {number(gpu.get("copy_gbps", 0))} GB/s, read and written; an empty kernel takes {number(gpu.get("empty_node_us", 0))} µs '
-            f'as a node of a graph.', "", target_table(results)]
-    tests = "; ".join(ended(results["rows"]))
+            f'as a node of a graph.', "", "| stage | commit | ended | what failed in it |", "| --- | --- | --- | --- |"]
+    text += [f'| {stage["stage"]} | {stage.get("commit", newest)[:10]} | {stage["status"]} | {stage.get("reason", "")} |' for stage in results["stages"]]
+    text += ["", target_table(results)]
+    tests = list(ended(results["rows"]))
     if tests:
-        text += ["", f"Of the tests of the CUDA path: {tests}."]
+        text += ["", "| tests of the CUDA path | |", "| --- | --- |", *(f"| {status} | {names} |" for status, names in tests)]
     causes = missed(results)
     if causes:
-        text += ["", "What was missed, and why, as far as the figures tell:", "", causes]
+        text += ["", "What was missed, and why, as far as the figures tell:", "", "| target | ranks | why |", "| --- | ---: | --- |", causes]
     for part in sections(results["rows"]):
         text += ["", part]
     for ranks in RANKS:
@@ -119,6 +119,15 @@ def archives(names):
     return [pathlib.Path(name) for name in names]
 
 
+def written(results):
+    """As JSON, with a line for each row, target and stage."""
+    lists = {key: [json.dumps(one) for one in results[key]] for key in ("stages", "targets", "rows")}
+    rest = {key: value for key, value in results.items() if key not in lists}
+    parts = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in rest.items()]
+    parts += [f"{json.dumps(key)}: [\n" + ",\n".join(ones) + "\n]" for key, ones in lists.items()]
+    return "{" + ",\n".join(parts) + "}\n"
+
+
 def add(names):
     results = merged(archives(names))
     if results["machine"]["quick"]:
@@ -126,7 +135,7 @@ def add(names):
     name = re.sub(r"[^a-z0-9]+", "-", machine_row(results).get("gpu", "unknown").lower()).strip("-")
     if "stand-in" in name:
         raise SystemExit("these results are of the stand-in, which is no hardware")
-    (RESULTS / f'gpu-{name}-{results["machine"]["date"][:10]}.json').write_text(json.dumps(results, indent=1) + "\n")
+    (RESULTS / f'gpu-{name}-{results["machine"]["date"][:10]}.json').write_text(written(results))
 
 
 def sample_rows():

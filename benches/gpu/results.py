@@ -48,15 +48,16 @@ def stages(path):
 
 def merged(paths):
     """What archives of run.sh have together, as it is kept: the newest bundle, and each stage with its bundle's commit. Of a stage that
-    several have, what was begun last."""
+    several archives of a commit have, what was begun last."""
     bundle, newest = None, {}
     for path in paths:
         of, made = stages(path)
         bundle = max(bundle or of, of, key=lambda one: one.get("built", ""))
         for stage in made:
             stage["commit"] = of["commit"]
-            if stage["stage"] not in newest or stage["begun"] >= newest[stage["stage"]]["begun"]:
-                newest[stage["stage"]] = stage
+            key = stage["stage"], stage["commit"]
+            if key not in newest or stage["begun"] >= newest[key]["begun"]:
+                newest[key] = stage
     ordered = sorted(newest.values(), key=lambda stage: stage["begun"])
     rows = [row for stage in ordered for row in stage.pop("rows")]
     machine = {"date": ordered[0]["begun"] if ordered else None, "quick": any(stage["quick"] for stage in ordered)}

@@ -19,11 +19,11 @@ def sizes(found):
 
 
 def ended(rows):
-    """How the tests have ended: a text for each way."""
+    """How the tests have ended: for each way its name and how many, or which if that says something."""
     tests = [row for row in rows if row.get("op") == "test"]
     for status in sorted({row["status"] for row in tests}):
         names = [row["name"] for row in tests if row["status"] == status]
-        yield f"{len(names)} {status}" + ("" if status == "ok" else f' ({", ".join(names)})')
+        yield status, str(len(names)) if status in ("ok", "skipped") else f'{len(names)}: {", ".join(names)}'
 
 
 def hazards(rows):

@@ -193,8 +193,8 @@ stage_sweep() {
 }
 
 # Ranks that launch by themselves, as those with a GPU each do: short calls by kernels of their
-# schedules, beside NCCL, and interpreted. Of eight such ranks, replays of graphs hang on one GPU, by
-# NCCL's kernels as by ours.
+# schedules, beside NCCL, and interpreted. Of eight such ranks, replays of graphs were seen to hang
+# on one GPU, by NCCL's kernels as by ours.
 stage_alone() {
     local n hot failed=0
     export OXCCL_SINGLE_LAUNCH=0
@@ -205,8 +205,8 @@ stage_alone() {
         return $failed
     fi
     for n in 2 4; do
-        bench 60 all_reduce --ranks $n -b 8 -e 128K -f 8 -G 10 --repeat-ms 5 || failed=1
-        OXCCL_HOT_KERNELS=0 one_bench 40 all_reduce --ranks $n -b 8 -e 128K -f 8 -G 10 --floor-only || failed=1
+        bench 60 all_reduce --ranks $n -b 8 -e 32K -f 2 -G 10 --repeat-ms 5 || failed=1
+        OXCCL_HOT_KERNELS=0 one_bench 40 all_reduce --ranks $n -b 8 -e 32K -f 8 -G 10 --floor-only || failed=1
     done
     one_bench 40 all_reduce --ranks "${ranks%% *}" -b 1M -e 64M -f 8 --floor-only || failed=1
     return $failed

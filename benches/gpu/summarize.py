@@ -31,8 +31,8 @@ def main():
             print(f'       {one["cause"]}')
     unmeasured = sum(one["met"] is None for one in results["targets"])
     print(f"{unmeasured} of {len(results['targets'])} targets not measured; {results['wrong']} elements wrong")
-    for one in ended(results["rows"]):
-        print("tests:", one)
+    for status, names in ended(results["rows"]):
+        print(f"tests: {status} {names}")
 
 
 if __name__ == "__main__":

@@ -32,8 +32,8 @@ impl OnStream<'_> {
     /// no order of marks can deadlock, as long as marking one does not wait for a later one or for
     /// a bucket that is done only behind it. Which buckets are unready is each rank's own affair.
     /// Small buckets of a kind are handled together, about 4 MiB at a time, on GPUs 16: they begin
-    /// when all of these are ready, and are done together; so are a rank's messages. The group's buffers stay
-    /// borrowed as long as any of it is unready.
+    /// when all of these are ready, and are done together; so are a rank's messages. The group's
+    /// buffers stay borrowed as long as any of it is unready.
     ///
     /// ```
     /// # use oxccl::{Collectives, Communicator, ReduceOp, Stream, Unready};

@@ -26,7 +26,7 @@ pub(crate) fn config() -> Config {
     Config {
         timeout: Duration::from_secs(300),
         max_channels: CHANNELS,
-        heap_bytes: 32 << 20,
+        heap_bytes: 96 << 20,
         advanced: Advanced {
             image: (!on_hardware()).then(stand_in_image),
             slot_bytes: 576,

@@ -15,7 +15,7 @@ use oxccl_transports::{CudaError, Error as Transport};
 use std::time::Duration;
 
 /// More than a part of a group, so that two of these are done one after the other.
-const LARGE: usize = 1_100_000;
+const LARGE: usize = 4_200_000;
 
 /// One bucket.
 #[derive(Clone, Copy, Debug)]

@@ -26,7 +26,8 @@ fn with(hot_kernels: bool) -> Config {
         ll_slot_bytes: usual.ll_slot_bytes,
         ..config().advanced
     };
-    Config { advanced, ..config() }
+    // Of two communicators of eight ranks.
+    Config { advanced, heap_bytes: 32 << 20, ..config() }
 }
 
 /// The calls of each hot schedule, by its kernels and by the interpreter, between others that are

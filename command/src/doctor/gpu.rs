@@ -28,8 +28,7 @@ fn kernels() -> Finding {
             let targets: Vec<_> =
                 image::TARGETS.iter().map(|target| format!("sm_{target}")).collect();
             let size = Size(bytes.len() >> 10 << 10);
-            let detail =
-                format!("{} and PTX embedded, {size}; not run on hardware", targets.join(", "));
+            let detail = format!("{} and PTX embedded, {size}", targets.join(", "));
             Finding::new("kernels", State::Ok, detail)
         }
         None => Finding::new("kernels", State::Missing, "built without GPU kernels")

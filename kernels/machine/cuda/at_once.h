@@ -7,6 +7,9 @@
 //                       barrier
 //                       for each word that is this thread's: fold the gathered ones; store to all
 //
+// A group's buckets, too: each thread looks up the bucket of its word, all at the same time, where
+// a walk (segments.h) would take the block from bucket to bucket.
+//
 // Why it is fast: what takes the time of small moves is one thread's instructions, one behind the
 // other. Here no thread resolves more than it needs, and messages of all sources are awaited at
 // once, each by threads of its own. A header may well be stored before the lines: each line tells
@@ -56,17 +59,72 @@ OXCCL_INLINE uint64_t tile_of(const Instruction& instruction, uint64_t round_sta
   return left < tile_bytes ? left : tile_bytes;
 }
 
+// Memory in buckets is where each word is looked up: what is in which part of the virtual buffer.
+OXCCL_INLINE bool resolve_else(Machine& machine, const Operand& operand, uint64_t round_start, View* view) {
+  if (machine.launch.segments == nullptr || !is_memory(operand)) return resolve_memory(machine, operand, round_start, view);
+  uint8_t* const data = reinterpret_cast<uint8_t*>(const_cast<Operand*>(&operand));
+  *view = {data, reinterpret_cast<Connection*>(operand.offset_bytes + round_start), 0, operand.flags | VIEW_IN_BUCKETS};
+  return true;
+}
+
+struct BucketWord {
+  uint8_t* at;    // null: it is in no bucket
+  uint64_t left;  // of the bucket
+};
+
+OXCCL_APART BucketWord word_in_buckets(const Launch* launch, Fault* fault, uint32_t channel, const Operand* operand,
+                                       uint64_t position) {
+  const Machine machine = {*launch, *fault, channel, 0, false};
+  const uint32_t segment = find_segment(*launch, position);
+  const Segment& bucket = launch->segments[segment];
+  const uint64_t inside = position - bucket.start;
+  if (inside >= bucket.len_bytes) return {nullptr, 0};
+  return {bucket_of(machine, *operand, segment) + operand->message * bucket.len_bytes + inside,
+          bucket.len_bytes - inside};
+}
+
+// The words of a small move, of which none lies in two buckets.
+struct SmallWords {
+  using Bits = uint64_t;
+  static constexpr bool IN_LINES = false;
+  const Machine& machine;
+  uint64_t len_bytes;
+
+  OXCCL_INLINE uint64_t count() const { return (len_bytes + 7) / 8; }
+
+  OXCCL_INLINE BucketWord of_bucket(const View& view, uint64_t word) const {
+    const uint64_t start = reinterpret_cast<uint64_t>(view.connection), left = len_bytes - word * 8;
+    BucketWord found = word_in_buckets(&machine.launch, &machine.fault, machine.channel,
+                                       reinterpret_cast<const Operand*>(view.data), start + word * 8);
+    if (left < found.left) found.left = left;
+    return found;
+  }
+
+  template <class Unit>
+  OXCCL_INLINE bool load(Machine& of, const View& view, uint64_t word, uint64_t* into) const {
+    if (!view.is_in_buckets()) return load_word<Unit>(of, view, word * 8, len_bytes - word * 8, into);
+    const BucketWord found = of_bucket(view, word);
+    return found.at == nullptr || load_word<Unit>(of, {found.at, nullptr, 0, 0}, 0, found.left, into);
+  }
+  template <class Unit>
+  OXCCL_INLINE void store(const View& view, uint64_t word, uint64_t from) const {
+    if (!view.is_in_buckets()) return store_word<Unit>(view, word * 8, len_bytes - word * 8, from);
+    const BucketWord found = of_bucket(view, word);
+    if (found.at != nullptr) store_word<Unit>({found.at, nullptr, 0, 0}, 0, found.left, from);
+  }
+};
+
 // A source; its header is looked at later.
 OXCCL_INLINE bool resolve_source(Machine& machine, const Operand& operand, uint64_t round_start, uint64_t len_bytes,
                                  View* view) {
-  if (operand.space != SPACE_SLOT) return resolve_memory(machine, operand, round_start, view);
+  if (operand.space != SPACE_SLOT) return resolve_else(machine, operand, round_start, view);
   *view = slot_view(machine, operand, len_bytes);
   return true;
 }
 
 OXCCL_INLINE bool resolve_destination(Machine& machine, const Operand& operand, uint64_t round_start,
                                       uint64_t len_bytes, View* view) {
-  if (operand.space != SPACE_PEER_SLOT) return resolve_memory(machine, operand, round_start, view);
+  if (operand.space != SPACE_PEER_SLOT) return resolve_else(machine, operand, round_start, view);
   resolve_peer_slot(machine, operand, len_bytes, view);
   return true;
 }
@@ -114,13 +172,13 @@ OXCCL_INLINE void copy_at_once(Machine& machine, const Instruction& instruction,
   if (destination == 0 && from.is_plain() && from.data == to.data) return;
   // Whoever has no words, if the message is short. The others do not depend on it.
   if (team.thread == team.threads - 1) {
-    write_header(machine, target, to, len_bytes);
+    if (is_of_slot(target)) write_header(machine, target, to, len_bytes);
     if (source.space == SPACE_SLOT) accept_at_once(machine, source, from, len_bytes);
   }
   if (from.is_ll128() || to.is_ll128())
     copy_of_team(machine, Lines{len_bytes}, from, to, 0, team);
   else
-    copy_of_team(machine, Stretches{0, 0, len_bytes, false}, from, to, instruction.flags, team);
+    copy_of_team(machine, SmallWords{machine, len_bytes}, from, to, instruction.flags, team);
 }
 
 OXCCL_INLINE bool run_copies(Machine& machine, const Tables& tables, const Instruction* first, uint64_t round_start) {
@@ -179,7 +237,8 @@ OXCCL_INLINE bool run_reduction(Machine& machine, const Reducer& reducer, const 
 #pragma unroll 1
   for (uint32_t d = lanes() - 1 - lane(); d < instruction.destinations; d += lanes()) {
     View& view = workspace.views[sources + d];
-    if (resolve_destination(machine, operands[sources + d], round_start, units.len_bytes, &view))
+    if (resolve_destination(machine, operands[sources + d], round_start, units.len_bytes, &view) &&
+        is_of_slot(operands[sources + d]))
       write_header(machine, operands[sources + d], view, units.len_bytes);
   }
 #pragma unroll 1
@@ -193,18 +252,32 @@ OXCCL_INLINE bool run_reduction(Machine& machine, const Reducer& reducer, const 
   return true;
 }
 
+// Whether a run of copies may take a bucket of the own memory onto itself, which only a walk sees.
+OXCCL_INLINE bool may_lie_in_place(const Launch& launch, const Tables& tables, const Instruction* first) {
+  if (launch.segments == nullptr) return false;
+  const uint32_t copies = first->run > 1 ? first->run : 1;
+#pragma unroll 1
+  for (uint32_t c = 0; c < copies; ++c) {
+    const Operand* operands = tables.operands + first[c].index;
+    if (operands[0].space != SPACE_INPUT) continue;
+#pragma unroll 1
+    for (uint32_t d = 1; d <= first[c].destinations; ++d)
+      if (operands[d].space == SPACE_OUTPUT) return true;
+  }
+  return false;
+}
+
 template <class Reducer>
 OXCCL_INLINE bool try_at_once(Machine& machine, const Reducer& reducer, const Tables& tables, const Instruction* first,
                               uint64_t round_start, Workspace& workspace, bool* done) {
   const Launch& launch = machine.launch;
   const uint64_t len_bytes = tile_of(*first, round_start, tables.entry->tile_bytes);
   const uint32_t sources = first->sources, destinations = first->destinations, flags = first->flags;
-  if (len_bytes > AT_ONCE_BYTES || launch.segments != nullptr ||
-      (flags & (INSTRUCTION_MULTICAST_READ | INSTRUCTION_MULTICAST_WRITE)))
-    return false;
+  if (len_bytes > AT_ONCE_BYTES || (flags & (INSTRUCTION_MULTICAST_READ | INSTRUCTION_MULTICAST_WRITE))) return false;
   if (sources == 1) {
     const uint8_t scale = launch.program->scale;
-    if (destinations == 0 || scale == SCALE_PREMULTIPLY || (scale == SCALE_AVERAGE && (flags & INSTRUCTION_FINISH)))
+    if (destinations == 0 || scale == SCALE_PREMULTIPLY || (scale == SCALE_AVERAGE && (flags & INSTRUCTION_FINISH)) ||
+        may_lie_in_place(launch, tables, first))
       return false;
     *done = run_copies(machine, tables, first, round_start);
     return true;
@@ -220,7 +293,7 @@ OXCCL_INLINE bool try_at_once(Machine& machine, const Reducer& reducer, const Ta
   if (any_of_warp(lines))
     *done = run_reduction(machine, reducer, *first, operands, round_start, Lines{len_bytes}, workspace);
   else
-    *done = run_reduction(machine, reducer, *first, operands, round_start, Stretches{0, 0, len_bytes, false}, workspace);
+    *done = run_reduction(machine, reducer, *first, operands, round_start, SmallWords{machine, len_bytes}, workspace);
   return true;
 }
 

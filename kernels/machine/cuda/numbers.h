@@ -14,7 +14,7 @@ using Byte = int32_t;
 
 // A division is a long piece of code with a call in it, too much for every element of every
 // pack. Multiplying by the reciprocal in double, with one correction, gives the correctly rounded
-// double, and rounding that to float is rounding the quotient. Zeros and infinities, whose double is
+// double, and rounding that to float is rounding the quotient. Zeros and infinities, twice which is
 // themselves, stay as they are: the correction would take a zero's sign.
 OXCCL_INLINE float exact_quotient(float value, uint32_t ranks) {
   const double divisor = double(ranks), reciprocal = 1.0 / divisor, wide = double(value);

@@ -13,8 +13,7 @@ OXCCL_INLINE bool lies_in_buckets(const Workspace& workspace, uint32_t operand) 
   return is_memory(workspace.operands[operand]);
 }
 
-OXCCL_INLINE uint8_t* bucket_of(const Machine& machine, const Workspace& workspace, uint32_t index, uint32_t segment) {
-  const Operand& operand = workspace.operands[index];
+OXCCL_INLINE uint8_t* bucket_of(const Machine& machine, const Operand& operand, uint32_t segment) {
   const Segment& own = machine.launch.segments[segment];
   if (operand.space == SPACE_INPUT) return const_cast<uint8_t*>(own.input);
   if (operand.space == SPACE_OUTPUT) return own.output;
@@ -22,6 +21,10 @@ OXCCL_INLINE uint8_t* bucket_of(const Machine& machine, const Workspace& workspa
   const SegmentTokens& tokens =
       reinterpret_cast<const SegmentTokens*>(behind(window, window.tokens.input))[segment];
   return behind(window, operand.space == SPACE_WINDOW_INPUT ? tokens.input : tokens.output);
+}
+
+OXCCL_INLINE uint8_t* bucket_of(const Machine& machine, const Workspace& workspace, uint32_t index, uint32_t segment) {
+  return bucket_of(machine, workspace.operands[index], segment);
 }
 
 }  // namespace OXCCL_ISA

@@ -11,17 +11,19 @@ static_assert(1u << TREE_LEVELS == MAX_TREE_SOURCES, "one level per doubling");
 
 // Beside the operand's flags: the message is in LL128 lines.
 constexpr uint32_t VIEW_LL128 = 1 << 8;
+constexpr uint32_t VIEW_IN_BUCKETS = 1 << 9;
 
 // An operand of the instruction at hand, as an address.
 struct View {
   uint8_t* data;           // messages with flags: the first line behind the header
   Connection* connection;  // slots only
   uint32_t epoch;          // messages with flags: the flag; 0 for plain memory
-  uint32_t flags;          // OPERAND_*, VIEW_LL128
+  uint32_t flags;          // OPERAND_*, VIEW_*
 
   OXCCL_INLINE bool is_plain() const { return epoch == 0; }
   OXCCL_INLINE bool is_ll() const { return epoch != 0 && !is_ll128(); }
   OXCCL_INLINE bool is_ll128() const { return flags & VIEW_LL128; }
+  OXCCL_INLINE bool is_in_buckets() const { return flags & VIEW_IN_BUCKETS; }
   OXCCL_INLINE bool is_raw() const { return flags & OPERAND_RAW; }
   OXCCL_INLINE bool is_stream() const { return flags & OPERAND_STREAM; }
 };
