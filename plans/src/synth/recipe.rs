@@ -53,7 +53,7 @@ impl Larder {
             *chunks == 1 || (ranks * chunks <= MOST_CHUNKS && part_bytes / chunks >= LEAST_BYTES)
         };
         let mut lanes = vec![Lane::Slots];
-        if ways.nodes() == 1 {
+        if ways.members(0).len() > 1 {
             lanes.push(Lane::Ll);
             lanes.extend(goal.ll128.then_some(Lane::Ll128));
         }
