@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import call
 import sass
-from constants import MIDDLE, OPTIMISTIC
+from constants import H200, MIDDLE, OPTIMISTIC
 from machine import Block
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -167,15 +167,15 @@ def show_call(options, kernels, form, program):
 
 def show_table(options, kernels, form, all_programs):
     print(f"{'call, its first channel':45} {'code':>6} {'instr.':>7} {'barriers':>8} {'fences':>6} "
-          f"{'optimistic':>10} {'middle':>8}")
+          f"{'optimistic':>10} {'middle':>8} {'H200':>8}")
     for name, program in all_programs.items():
         times = []
         _, kernel = kernels.of(program)
-        for constants in (OPTIMISTIC, MIDDLE):
+        for constants in (OPTIMISTIC, MIDDLE, H200):
             one, block, cycles = model(kernel, form, program, name, constants, range(options.threads))
             times.append(cycles / constants.clock_ghz / 1000)
         print(f"{name:45} {kernel.code_bytes / 1024:5.1f}K {block.threads[0].issued:7} {block.barriers:8} "
-              f"{block.fences:6} {times[0]:7.1f} us {times[1]:5.1f} us", flush=True)
+              f"{block.fences:6} {times[0]:7.1f} us {times[1]:5.1f} us {times[2]:5.1f} us", flush=True)
     return 0
 
 

@@ -1,7 +1,7 @@
 """What an instruction costs on an H100, in cycles, until its result can be used.
 
-None of it is measured here. The sets are a range that published microbenchmarks leave open: replace
-them by what the bundle's probes measure (docs/gpu-first-hour.md).
+The first two sets are a range that published microbenchmarks leave open. The third has what the
+bundle's probes measured of an H200 (docs/gpu-first-hour.md): its clock and its fences.
 """
 
 import dataclasses
@@ -46,3 +46,7 @@ MIDDLE = Constants(
     atomic=60, vote=12, branch=11, reconverge=5, barrier=28, fence_block=10, fence_gpu=500,
     fence_system=750,
 )
+
+# fence.acq_rel.sys: 546 ns. One way of a flag takes 282 ns relaxed, and 569 released and acquired at
+# the GPU's scope: 287 more.
+H200 = dataclasses.replace(MIDDLE, name="H200", clock_ghz=1.98, fence_gpu=568, fence_system=1081)
