@@ -47,6 +47,6 @@ MIDDLE = Constants(
     fence_system=750,
 )
 
-# fence.acq_rel.sys: 546 ns. One way of a flag takes 282 ns relaxed, and 569 released and acquired at
-# the GPU's scope: 287 more.
+# fence.acq_rel.sys: 546 ns. One way of a flag takes 282 ns relaxed, and 569 released and acquired
+# at the GPU's scope: 287 more.
 H200 = dataclasses.replace(MIDDLE, name="H200", clock_ghz=1.98, fence_gpu=568, fence_system=1081)
