@@ -193,8 +193,8 @@ stage_sweep() {
 }
 
 # Ranks that launch by themselves, as those with a GPU each do: short calls by kernels of their
-# schedules, beside NCCL, and interpreted. Of eight such ranks, replays of graphs were seen to hang
-# on one GPU, by NCCL's kernels as by ours.
+# schedules, beside NCCL, and interpreted. Of eight such ranks on one GPU, runs with graphs were
+# seen to hang, by NCCL's kernels as by ours.
 stage_alone() {
     local n hot failed=0
     export OXCCL_SINGLE_LAUNCH=0
@@ -258,27 +258,25 @@ stage_sanitizer() {
     return $failed
 }
 
-# What dies under MPS takes its clients with it.
+# What dies under MPS takes its clients with it; of what does not, some tests run without, too,
+# where processes take turns of milliseconds.
 ends='dead|death|abort|stopped'
+in_turns="$ends|^(calls|groups)_of_processes$|^processes_on_one_gpu$|buffers_of_another_library"
 
 stage_processes() {
-    local failed=0 daemon
+    local failed=0 daemon only=$in_turns
     # Kernels of all processes on the GPU at once, by a daemon of this call's own.
-    if daemon=${OXCCL_BUNDLE_MPS:-$(tool_here nvidia-cuda-mps-control)}; then
-        export CUDA_MPS_PIPE_DIRECTORY=$work/mps CUDA_MPS_LOG_DIRECTORY=$work/mps
-        mkdir -p "$work/mps"
-        if within 10 "$daemon" -d; then
-            BUT=$ends run_tests ${OXCCL_BUNDLE_SECONDS:-20} " under MPS" "$several" || failed=1
-        else
-            echo "MPS does not start"
-        fi
-        stop_mps
-        unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+    export CUDA_MPS_PIPE_DIRECTORY=$work/mps CUDA_MPS_LOG_DIRECTORY=$work/mps
+    mkdir -p "$work/mps"
+    if daemon=${OXCCL_BUNDLE_MPS:-$(tool_here nvidia-cuda-mps-control)} && within 10 "$daemon" -d; then
+        BUT=$ends run_tests ${OXCCL_BUNDLE_SECONDS:-20} " under MPS" "$several" || failed=1
     else
-        echo "there is no MPS on this machine"
+        echo "there is no MPS on this machine, or it does not start"
+        only=.
     fi
-    # They take turns, of milliseconds.
-    run_tests ${OXCCL_BUNDLE_SECONDS:-45} "" "$ends|^(calls|groups)_of_processes$|^processes_on_one_gpu$|buffers_of_another_library" || failed=1
+    stop_mps
+    unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+    ONLY=$only run_tests ${OXCCL_BUNDLE_SECONDS:-45} "" "$several" || failed=1
     return $failed
 }
 

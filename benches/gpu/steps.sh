@@ -165,8 +165,8 @@ tests_of() {
 }
 
 # run_tests SECONDS BEHIND ARGUMENT...: those tests one by one, from simple to hard, whose names
-# `grep -E ARGUMENT...` leaves, each within so long; none that match $BUT. BEHIND goes behind their
-# names in rows.
+# `grep -E ARGUMENT...` leaves, each within so long; of these those that match $ONLY and none that
+# match $BUT. BEHIND goes behind their names in rows.
 run_tests() {
     local seconds=$1 behind=$2 tests=0 failed=0 program name said took_ms
     shift 2
@@ -177,7 +177,7 @@ run_tests() {
             tests=$((tests + 1))
             timed "$seconds" "$name$behind" "$program" --exact "$name" || failed=$((failed + 1))
             row '{"op":"test","name":"%s","status":"%s","seconds":%d.%03d}' "$name$behind" "$said" $((took_ms / 1000)) $((took_ms % 1000))
-        done < <(comm -23 <(tests_of "$program") <(tests_of "$program" --ignored) | grep -E "$@" | grep -vE "${BUT:-^$}" | by_difficulty)
+        done < <(comm -23 <(tests_of "$program") <(tests_of "$program" --ignored) | grep -E "$@" | grep -E "${ONLY:-.}" | grep -vE "${BUT:-^$}" | by_difficulty)
     done
     [ "$tests" != 0 ] && [ "$failed" = 0 ] || { echo "$failed of $tests tests failed"; return 1; }
 }

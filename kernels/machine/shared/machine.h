@@ -9,7 +9,8 @@ inline namespace OXCCL_ISA {
 constexpr uint32_t TREE_LEVELS = 8;
 static_assert(1u << TREE_LEVELS == MAX_TREE_SOURCES, "one level per doubling");
 
-// Beside the operand's flags: the message is in LL128 lines.
+// Beside the operand's flags: the message is in LL128 lines; each word's bucket is yet to be found
+// (cuda/at_once.h).
 constexpr uint32_t VIEW_LL128 = 1 << 8;
 constexpr uint32_t VIEW_IN_BUCKETS = 1 << 9;
 
