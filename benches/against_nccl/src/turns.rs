@@ -154,6 +154,9 @@ impl Entrant {
             // Other ranks are threads of this process, and do what they like meanwhile.
             false => Some(Graph::capture(course.stream, CaptureMode::ThreadLocal, record)?),
         };
+        // Making one may wait for all kernels of the process, and these for each other.
+        course.stream.synchronize()?;
+        course.control.barrier()?;
         let entrant = Entrant::eager(contestant, setting);
         Ok(Entrant { mode: Mode::Graph, graph: Some((graph, calls)), ..entrant })
     }
