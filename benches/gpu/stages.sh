@@ -10,7 +10,7 @@ limit() {
     ncu) echo 120 ;;
     bench) echo 330 ;;
     sweep) echo 540 ;;
-    alone) echo 180 ;;
+    alone) echo 240 ;;
     groups) echo 240 ;;
     sanitizer) echo 130 ;;
     processes) echo 300 ;;
@@ -193,8 +193,7 @@ stage_sweep() {
 }
 
 # Ranks that launch by themselves, as those with a GPU each do: short calls by kernels of their
-# schedules, beside NCCL, and interpreted. Of eight such ranks on one GPU, runs with graphs were
-# seen to hang, by NCCL's kernels as by ours.
+# schedules, beside NCCL, and interpreted.
 stage_alone() {
     local n hot failed=0
     export OXCCL_SINGLE_LAUNCH=0
@@ -204,7 +203,7 @@ stage_alone() {
         done
         return $failed
     fi
-    for n in 2 4; do
+    for n in 2 4 8; do
         bench 60 all_reduce --ranks $n -b 8 -e 32K -f 2 -G 10 --repeat-ms 5 || failed=1
         OXCCL_HOT_KERNELS=0 one_bench 40 all_reduce --ranks $n -b 8 -e 32K -f 8 -G 10 --floor-only || failed=1
     done
@@ -214,8 +213,10 @@ stage_alone() {
 
 # --- the third call
 
+# Ranks launch by themselves here, too.
 stage_groups() {
     local n model failed=0
+    export OXCCL_SINGLE_LAUNCH=0
     if [ "$quick" = 1 ]; then
         for n in $ranks; do
             bench 60 group --ranks "$n" --buckets 3 --bucket-size 2K -G 2 --channels 2 || failed=1

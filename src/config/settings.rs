@@ -227,6 +227,15 @@ settings! {
         );
     }
 
+    /// About so many bytes of a group are begun and done together: buckets up to that size wait for
+    /// those beside them.
+    group_part_bytes: Option<usize> = None, {
+        "OXCCL_GROUP_PART_BYTES" => group_part_bytes, "a number above 0", above_0;
+        unset "4 MiB, on GPUs 16 MiB";
+        ranks Alike;
+        check |config| require(config.advanced.group_part_bytes != Some(0), || "must be above 0".into());
+    }
+
     /// Payload of a slot on the slots lane, in bytes, a multiple of 64.
     slot_bytes: usize = Limits::HOST.slot_bytes, {
         "OXCCL_SLOT_BYTES" => slot_bytes, "a number", parsed::<usize>;

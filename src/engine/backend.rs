@@ -17,6 +17,10 @@ use std::time::{Duration, Instant};
 
 /// Carries out launches that are prepared. It keeps programs and tables, which it numbers.
 pub(super) trait Backend: std::fmt::Debug {
+    /// The calls of one launch are about to be looked for. What was seen of their buffers before
+    /// may have been freed since.
+    fn look_again(&self) {}
+
     /// How peers find the call's buffers, and whether they can. Fails for memory that cannot be
     /// used.
     fn find(&self, call: &CheckedCall) -> Result<(f::Tokens, bool), Error>;
@@ -33,13 +37,14 @@ pub(super) trait Backend: std::fmt::Debug {
     /// What all launch blocks of this rank share.
     fn blank(&self) -> f::Launch;
 
-    /// Brings a program to where it will run. `hot` is the hot schedule that it is, if it is one: a
-    /// backend that has a kernel of that may launch it.
+    /// Brings a program to where it will run, on the launch's channels from `first_channel` on.
+    /// `hot` is the hot schedule that it is, if it is one: a backend that has a kernel of that may
+    /// launch it.
     fn load(
         &mut self,
         program: Program,
-        data_type: DataType,
-        fold: Fold,
+        reduction: (DataType, Fold),
+        first_channel: usize,
         hot: Option<&'static str>,
     ) -> Result<Code, Error>;
 
@@ -171,6 +176,7 @@ pub(super) trait Backend: std::fmt::Debug {
 pub(super) struct Code {
     /// Where the machine finds it. The backend keeps it. Null where copy engines do the work.
     pub(super) header: *const f::Header,
+    /// Those that a launch of it needs: the program's, and those in front of them.
     pub(super) channels: usize,
     /// Its number among the backend's programs.
     pub(super) number: usize,

@@ -210,6 +210,7 @@ impl Engine {
 
     /// How long a call takes by the tuning table, if that tells.
     pub(crate) fn predict(&self, call: &CheckedCall) -> Result<Option<u64>, Error> {
+        self.backend.look_again();
         let (_, windows) = self.backend.find(call)?;
         Ok(self.plan(call, windows)?.predicted_ns)
     }

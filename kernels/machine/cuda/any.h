@@ -191,7 +191,7 @@ OXCCL_INLINE bool reduce_words_any(Machine& machine, const Move& move, uint32_t 
   const Stretches stretches = stretches_of(move);
   const Stretches words = {stretches.head, 0, move.len_bytes, false};
 #pragma unroll 1
-  for (uint64_t word = lane(); word < words.count(); word += threads) {
+  for (uint64_t word = lane_of(move); word < words.count(); word += threads) {
     const uint64_t position = words.position(word), left = words.left(word);
     uint64_t result = 0;
 #pragma unroll 1

@@ -16,7 +16,7 @@
 // of itself. Large moves are left to the whole block: see bulk.h.
 #pragma once
 #include "scaling.h"
-#include "segments.h"
+#include "walk.h"
 
 namespace oxccl {
 inline namespace OXCCL_ISA {
@@ -232,7 +232,7 @@ OXCCL_INLINE bool run_reduction(Machine& machine, const Reducer& reducer, const 
   const uint32_t stride = gathered_units<typename Units::Bits>(sources);
   if (leader()) {
     workspace.operands = operands;
-    workspace.move = move_of(machine.launch, instruction, units.len_bytes, workspace.views);
+    workspace.move() = move_of(machine.launch, instruction, units.len_bytes, workspace.views);
   }
 #pragma unroll 1
   for (uint32_t d = lanes() - 1 - lane(); d < instruction.destinations; d += lanes()) {
@@ -246,7 +246,7 @@ OXCCL_INLINE bool run_reduction(Machine& machine, const Reducer& reducer, const 
     const uint32_t end = count - begin < stride ? count : begin + stride;
     gather(machine, instruction, operands, round_start, units, begin, end, stride);
     if (!agreed(machine)) return false;
-    reducer.fold_gathered(workspace.move, operands, units, begin, end, stride);
+    reducer.fold_gathered(workspace.move(), operands, units, begin, end, stride);
     barrier();
   }
   return true;

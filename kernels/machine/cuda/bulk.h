@@ -14,6 +14,16 @@
 // thread takes at a time come behind, one by one. Sums of bytes are of whole words.
 // What is irregular takes the word path, which is kept small, since every type and fold has one.
 #pragma once
+
+namespace oxccl {
+inline namespace OXCCL_ISA {
+
+// Which of a move's threads this one is.
+OXCCL_INLINE uint32_t lane_of(const Move& move) { return (lane() - move.first_lane) % BLOCK_THREADS; }
+
+}  // namespace OXCCL_ISA
+}  // namespace oxccl
+
 #include "async.h"
 #include "lines.h"
 #include "switch.h"
@@ -241,7 +251,7 @@ OXCCL_INLINE void reduce_packs(const Move& move, const Stretches& stretches) {
   const uint32_t head = stretches.head, packs = stretches.packs;
   if constexpr (has_byte_sums<N, F>()) {
     if (!move.scaling.premultiply && !move.scaling.divide && move.sources <= ByteSums<PACK_BYTES>::MOST_SOURCES) {
-      const uint32_t pack = sum_bytes<4>(move, head, lane(), packs);
+      const uint32_t pack = sum_bytes<4>(move, head, lane_of(move), packs);
       sum_bytes<1>(move, head, pack, packs);
       return;
     }
@@ -249,9 +259,9 @@ OXCCL_INLINE void reduce_packs(const Move& move, const Stretches& stretches) {
   // 16 elements a pack widen to 16 registers, of which there are not enough for four.
   constexpr uint32_t UNROLL = P::COUNT > 8 ? 2 : 4;
   if (move.scaling.premultiply) {
-    fold_full<N, F, true, 1>(move, head, lane(), packs);
+    fold_full<N, F, true, 1>(move, head, lane_of(move), packs);
   } else {
-    const uint32_t pack = fold_full<N, F, false, UNROLL>(move, head, lane(), packs);
+    const uint32_t pack = fold_full<N, F, false, UNROLL>(move, head, lane_of(move), packs);
     fold_full<N, F, false, 1>(move, head, pack, packs);
   }
 }
@@ -289,7 +299,7 @@ struct UnitLoad {
 template <class N, Fold F, class Units>
 OXCCL_INLINE bool reduce_units(Machine& machine, const Move& move, const Units& units) {
 #pragma unroll 1
-  for (uint64_t unit = lane(); unit < units.count(); unit += lanes()) {
+  for (uint64_t unit = lane_of(move); unit < units.count(); unit += lanes()) {
     const UnitLoad<N, Units> load = {machine, move, units, unit};
     if (!reduce_left<N, F>(move, load)) return false;
   }
@@ -304,7 +314,7 @@ OXCCL_INLINE bool reduce_words(Machine& machine, const Move& move, const Stretch
   using P = Pack<N, 8>;
   constexpr uint32_t LOOKS = P::COUNT > 2 ? 2 : 4;  // more would not fit into the registers
 #pragma unroll 1
-  for (uint64_t unit = lane(); unit < words.count(); unit += lanes()) {
+  for (uint64_t unit = lane_of(move); unit < words.count(); unit += lanes()) {
     const UnitLoad<N, Stretches> load = {machine, move, words, unit};
     const uint64_t position = words.position(unit), left = words.left(unit);
     P result = {};
@@ -392,7 +402,7 @@ struct CudaReducer {
 template <class Units>
 OXCCL_INLINE bool copy_units(Machine& machine, const Move& move, const Units& units) {
 #pragma unroll 1
-  for (uint64_t unit = lane(); unit < units.count(); unit += lanes()) {
+  for (uint64_t unit = lane_of(move); unit < units.count(); unit += lanes()) {
     typename Units::Bits bits = {};
     if (!units.template load<uint8_t>(machine, move.source(0), unit, &bits)) return false;
 #pragma unroll 1
@@ -410,7 +420,7 @@ OXCCL_INLINE bool copy_bulk(Machine& machine, const Move& move) {
   const bool taken = copy_async(move, stretches.head, uint64_t(stretches.packs) * PACK_BYTES);
   const uint32_t packs = taken ? 0 : stretches.packs;
 #pragma unroll 1
-  for (uint32_t pack = lane(); pack < packs; pack += lanes() * UNROLL) {
+  for (uint32_t pack = lane_of(move); pack < packs; pack += lanes() * UNROLL) {
     const uint64_t position = stretches.head + uint64_t(pack) * PACK_BYTES;
     uint4 raws[UNROLL];
     load_packs(raws, move.source(0), position, packs - pack);

@@ -105,9 +105,10 @@ __device__ __forceinline__ bool run_part(const Part& part, uint32_t channel) {
   const Likely likely(part, channel);
   Launch& launch = block().launch;
   Workspace& workspace = block().workspace;
-  if (channel < header.channels && header.magic == MAGIC && header.version == VERSION) {
+  const uint32_t of_program = channel - part.first_channel;
+  if (of_program < header.channels && header.magic == MAGIC && header.version == VERSION) {
     if (leader()) block().way = Reducer::way(&header);
-    const ChannelEntry entry = likely.of(part.program, header, channel);
+    const ChannelEntry entry = likely.of(part.program, header, of_program);
     open_part(part, header, entry, channel, launch, workspace, block().opened);
     if (block().beside) {
       if (leader()) launch.statuses[channel] = {OUTCOME_BESIDE, 0, 0, 0};

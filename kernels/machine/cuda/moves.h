@@ -3,7 +3,7 @@
 #pragma once
 #include "at_once.h"
 #include "multicast.h"
-#include "segments.h"
+#include "walk.h"
 
 namespace oxccl {
 inline namespace OXCCL_ISA {

@@ -29,12 +29,13 @@ struct Part {
   const Header* program;
   Connection* connections;
   const Window* windows;
-  uint32_t ranks;
+  uint32_t ranks, first_channel;
   bool is_of_group;
 };
 
 OXCCL_INLINE Part part_of(const Launch& launch) {
-  return {launch.program, launch.connections, launch.windows, launch.ranks, launch.done_stride != 0};
+  return {launch.program, launch.connections, launch.windows, launch.ranks, launch.first_channel,
+          launch.done_stride != 0};
 }
 
 OXCCL_INLINE uint8_t* tables_memory() { return reinterpret_cast<uint8_t*>(subtrees()) + SMALL_TREE_BYTES; }
@@ -65,12 +66,13 @@ struct Likely {
   }
 };
 
-// Copies the part's tables into the block's memory, of all threads, and points the launch and the
+// Copies the tables of a channel of the part's program into the block's memory, of all threads, and points the launch and the
 // workspace to them behind the barrier: one thread does, so that it needs another one.
 OXCCL_INLINE void open_part(const Part& part, const Header& header, const ChannelEntry& entry, uint32_t channel,
                             Launch& launch, Workspace& workspace, Opened& opened) {
+  const uint32_t of_program = channel - part.first_channel;
   const uint8_t* const base = reinterpret_cast<const uint8_t*>(part.program);
-  const Tables tables = {reinterpret_cast<const ChannelEntry*>(base + header.channels_offset) + channel,
+  const Tables tables = {reinterpret_cast<const ChannelEntry*>(base + header.channels_offset) + of_program,
                          reinterpret_cast<const Instruction*>(base + header.instructions_offset) + entry.first_instruction,
                          reinterpret_cast<const Operand*>(base + header.operands_offset),
                          reinterpret_cast<const Advance*>(base + header.advances_offset) + entry.first_advance};

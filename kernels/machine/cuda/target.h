@@ -87,8 +87,12 @@ struct BlockTable {
 template <class T, uint32_t LEN>
 using BlockPointer = typename BlockTable<T, LEN>::Pointer;
 
-// Looked up for each piece: a block has no memory for tables.
-struct BucketTables {};
+// Pieces that are moved with no barrier between them.
+constexpr uint32_t MOST_PIECES = 16;
+// A batch of them: how many there are, whether more follow; and the tile's first bucket.
+struct BucketTables {
+  uint32_t count, more, first;
+};
 
 typedef uint64_t unaligned_word;
 OXCCL_INLINE bool can_access_whole_words(const uint8_t* at) {

@@ -13,8 +13,8 @@
 // (host/short.h).
 #pragma once
 #include "copy.h"
-#include "segments.h"
 #include "short.h"
+#include "walk.h"
 
 namespace oxccl {
 inline namespace OXCCL_ISA {
@@ -22,7 +22,7 @@ inline namespace OXCCL_ISA {
 // Whether the move is one of buckets, without flags.
 OXCCL_INLINE bool is_plain_walk(const Machine& machine, const Workspace& workspace) {
   if (OXCCL_LIKELY(machine.launch.segments == nullptr)) return false;
-  for (uint32_t o = 0; o < workspace.move.sources + workspace.move.destinations; ++o)
+  for (uint32_t o = 0; o < workspace.move().sources + workspace.move().destinations; ++o)
     if (!workspace.views[o].is_plain()) return false;
   return memory_of(workspace) != nullptr;
 }
@@ -67,7 +67,7 @@ OXCCL_INLINE void move_piece(const Move& move, const HostReducer& reducer, uint6
 OXCCL_NOINLINE inline bool walk_plain(Machine& machine, const HostReducer& reducer,
                                       uint64_t round_start, Workspace& workspace) {
   const Launch& launch = machine.launch;
-  Move& move = workspace.move;
+  Move& move = workspace.move();
   const uint64_t position = memory_of(workspace)->offset_bytes + round_start;
   const uint64_t tile_bytes = move.len_bytes, end = position + tile_bytes;
   // What is copied to a second place is still in the first-level cache then.

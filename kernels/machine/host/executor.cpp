@@ -26,7 +26,7 @@ OXCCL_INLINE uint32_t execute_part(const Launch& launch, uint32_t channel) {
   }
   const HostReducer* reducer = reducer_of(program.data_type, program.fold);
   Workspace workspace;
-  if (OXCCL_LIKELY(reducer && is_runnable(&program, channel)))
+  if (OXCCL_LIKELY(reducer && is_runnable(&program, channel_of_program(launch, channel))))
     return run_channel(launch, channel, *reducer, workspace);
   launch.statuses[channel] = {OUTCOME_BAD_PROGRAM, 0, 0, 0};
   return OUTCOME_BAD_PROGRAM;
@@ -68,7 +68,7 @@ OXCCL_INLINE uint32_t execute(const Launch& first, uint32_t channel) {
                            reduction.scale == SCALE_PREMULTIPLY,
                            reduction.scale == SCALE_AVERAGE && reduction.finish};
   const Move move = {views,   reduction.sources_count, reduction.destinations_count,
-                     reduction.len_bytes, scaling, reduction.tree != 0};
+                     reduction.len_bytes, scaling, reduction.tree != 0, 0};
   const Launch no_launch = {};
   Fault fault = {};
   Machine machine = {no_launch, fault, 0, 0, false};

@@ -12,7 +12,7 @@ inline namespace OXCCL_ISA {
 
 // The tables are read where they are.
 OXCCL_INLINE void open_tables(const Launch& launch, uint32_t channel, Workspace& workspace) {
-  workspace.tables = tables_of(launch.program, channel);
+  workspace.tables = tables_of(launch.program, channel_of_program(launch, channel));
 }
 
 OXCCL_INLINE bool knows_epochs(const Workspace&) { return false; }

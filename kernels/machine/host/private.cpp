@@ -126,7 +126,7 @@ static bool copy_batch(Machine& machine, const Workspace& workspace, const Batch
   memcpy(left, places, batch.count * sizeof(iovec));
   if (!read(machine, workspace.operands[0], left, batch.count, remote, batch.count, batch.len_bytes))
     return false;
-  for (uint32_t d = 1; d < workspace.move.destinations; ++d)
+  for (uint32_t d = 1; d < workspace.move().destinations; ++d)
     for (uint32_t p = 0; p < batch.count; ++p)
       copy_bytes(place_of(machine, workspace, 1 + d, batch.pieces[p], position),
                  static_cast<const uint8_t*>(places[p].iov_base), places[p].iov_len);
@@ -137,7 +137,7 @@ static bool copy_batch(Machine& machine, const Workspace& workspace, const Batch
 static bool reduce_batch(Machine& machine, const HostReducer& reducer, const Workspace& workspace,
                          const Batch& batch, uint64_t position, uint64_t share_bytes,
                          View* views) {
-  const Move& whole = workspace.move;
+  const Move& whole = workspace.move();
   const uint32_t operands = whole.sources + whole.destinations;
   uint8_t* const bounce = machine.launch.bounce + machine.channel * BOUNCE_BYTES;
   uint8_t* share = bounce;
@@ -158,7 +158,7 @@ static bool reduce_batch(Machine& machine, const HostReducer& reducer, const Wor
       if (is_private(workspace, o)) share += share_bytes;
     }
     const Move move = {views,           whole.sources, whole.destinations,
-                       piece.len_bytes, whole.scaling, whole.tree};
+                       piece.len_bytes, whole.scaling, whole.tree, 0};
     if (!reduce_copy(machine, move, reducer)) return false;
     done += piece.len_bytes;
   }
@@ -167,7 +167,7 @@ static bool reduce_batch(Machine& machine, const HostReducer& reducer, const Wor
 
 bool move_private(Machine& machine, const HostReducer& reducer, uint64_t round_start,
                   Workspace& workspace) {
-  const Move& move = workspace.move;
+  const Move& move = workspace.move();
   const uint32_t operands = move.sources + move.destinations;
   uint32_t sources = 0;
   View views[MAX_OPERANDS];

@@ -105,6 +105,8 @@ struct BucketTable {
 struct BucketTables {
   BucketTable of[MAX_OPERANDS];
 };
+// The tile's move becomes each piece's.
+constexpr uint32_t MOST_PIECES = 0;
 
 typedef uint64_t unaligned_word __attribute__((aligned(1), may_alias));
 OXCCL_INLINE bool can_access_whole_words(const uint8_t*) { return true; }

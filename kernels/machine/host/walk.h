@@ -1,7 +1,7 @@
 // The walk through buckets on a host: where operands' buckets are is found once a tile, and buckets
 // that lie one behind the other are one piece.
 #pragma once
-#include "resolve.h"
+#include "segments.h"
 
 namespace oxccl {
 inline namespace OXCCL_ISA {
@@ -30,7 +30,7 @@ OXCCL_INLINE BucketTable table_of(const Machine& machine, const Operand& operand
 
 // All operands' tables, found once a tile: so that the walk costs little beside small buckets.
 OXCCL_INLINE void find_buckets(const Machine& machine, Workspace& workspace) {
-  for (uint32_t o = 0; o < workspace.move.sources + workspace.move.destinations; ++o)
+  for (uint32_t o = 0; o < workspace.move().sources + workspace.move().destinations; ++o)
     workspace.buckets.of[o] = table_of(machine, workspace.operands[o]);
 }
 
@@ -56,7 +56,7 @@ OXCCL_INLINE uint8_t* bucket_of(const Machine&, const Workspace& workspace, uint
 // virtual buffer: one loop moves them all. A buffer of several parts is longer than one, so that no
 // other follows it.
 OXCCL_INLINE uint32_t last_joined(const Machine& machine, const Workspace& workspace, uint32_t segment) {
-  const uint32_t count = workspace.move.sources + workspace.move.destinations;
+  const uint32_t count = workspace.move().sources + workspace.move().destinations;
   uint64_t followers = machine.launch.segments_count - 1 - segment;
   for (uint32_t o = 0; followers != 0 && o < count; ++o) {
     const BucketTable& table = workspace.buckets.of[o];
@@ -67,14 +67,114 @@ OXCCL_INLINE uint32_t last_joined(const Machine& machine, const Workspace& works
   return segment + uint32_t(followers);
 }
 
-// Adds these buckets to the piece at hand.
-OXCCL_INLINE void join_buckets(const Machine& machine, Workspace& workspace) {
-  Walk& walk = workspace.walk;
-  walk.segment = last_joined(machine, workspace, walk.segment);
-  const Segment& last = machine.launch.segments[walk.segment];
-  const uint64_t to = last.start + last.len_bytes;
-  walk.to = to < walk.end ? to : walk.end;
-}
+// A ReduceCopy's way through its tile. Where none of its operands is of buckets, it is one piece.
+struct Walk {
+  Machine& machine;
+  Workspace& workspace;
+  bool in_buckets, begun;
+  uint64_t start, end;  // the tile
+  uint64_t at, to;      // the piece at hand
+  uint64_t shift;       // views of messages point so far into the tile
+  uint32_t segment;     // the piece's last bucket, or the one in front of it
+  bool hole;            // the piece is of no bucket
+
+  OXCCL_INLINE Walk(Machine& machine, uint64_t round_start, Workspace& workspace)
+      : machine(machine), workspace(workspace), in_buckets(has_buckets(machine, workspace)), begun(false) {
+    if (OXCCL_LIKELY(!in_buckets)) return;
+    start = at = to = memory_of(workspace)->offset_bytes + round_start;
+    end = start + workspace.move().len_bytes;
+    shift = 0;
+    segment = find_segment(machine.launch, start);
+    hole = false;
+    find_buckets(machine, workspace);
+  }
+
+  // The piece at hand, by its place among the workspace's moves.
+  OXCCL_INLINE uint32_t piece() const { return 0; }
+
+  OXCCL_INLINE bool next() {
+    if (OXCCL_LIKELY(!in_buckets)) {
+      const bool first = !begun;
+      begun = true;
+      return first;
+    }
+    for (step(); at < end; step()) {
+      if (!hole) {
+        point_views();
+        join();
+        return true;
+      }
+      send_hole();
+    }
+    put_back();
+    return false;
+  }
+
+ private:
+  OXCCL_INLINE uint32_t operands() const { return workspace.move().sources + workspace.move().destinations; }
+
+  // To the next piece. Behind the last, and where the block has been stopped, it is empty.
+  OXCCL_INLINE void step() {
+    const Launch& launch = machine.launch;
+    at = to;
+    if (OXCCL_UNLIKELY(machine.fault.outcome != OUTCOME_DONE)) at = to = end;
+    for (; at < end; ++segment) {
+      const Segment& bucket = launch.segments[segment];
+      const uint64_t bucket_end = bucket.start + bucket.len_bytes;
+      const bool last = segment + 1 == launch.segments_count;
+      const uint64_t following = last ? end : launch.segments[segment + 1].start;
+      hole = at >= bucket_end;
+      const uint64_t until = hole ? following : bucket_end;
+      to = until < end ? until : end;
+      if (at < to) return;
+    }
+  }
+
+  OXCCL_INLINE void point_views() {
+    const Segment& bucket = machine.launch.segments[segment];
+    const uint64_t forward = at - start - shift;
+    for (uint32_t o = 0; o < operands(); ++o) {
+      View& view = workspace.views[o];
+      if (lies_in_buckets(workspace, o)) {
+        view.data = bucket_of(machine, workspace, o, segment) + workspace.operands[o].message * bucket.len_bytes +
+                    (at - bucket.start);
+      } else {
+        view.data += view.is_ll() ? forward * 2 : forward;
+      }
+    }
+    shift = at - start;
+  }
+
+  // Adds the buckets that follow to the piece at hand.
+  OXCCL_INLINE void join() {
+    segment = last_joined(machine, workspace, segment);
+    const Segment& last = machine.launch.segments[segment];
+    const uint64_t until = last.start + last.len_bytes;
+    to = until < end ? until : end;
+    workspace.move().len_bytes = to - at;
+  }
+
+  // Sends zeros over the LL lane for a piece that no bucket has.
+  OXCCL_INLINE void send_hole() {
+    const Move& move = workspace.move();
+    const uint64_t first = (at - start + LINE_DATA_BYTES - 1) / LINE_DATA_BYTES * LINE_DATA_BYTES;
+    for (uint32_t d = 0; d < move.destinations; ++d) {
+      const View& view = move.destination(d);
+      if (!view.is_ll()) continue;
+      for (uint64_t line = first; line < to - start; line += LINE_DATA_BYTES)
+        store_line(view.data + (line - shift) * 2, 0, view.epoch);
+    }
+  }
+
+  // Views of messages back to where they were.
+  OXCCL_INLINE void put_back() {
+    for (uint32_t o = 0; o < operands(); ++o) {
+      View& view = workspace.views[o];
+      if (!is_memory(workspace.operands[o])) view.data -= view.is_ll() ? shift * 2 : shift;
+    }
+    workspace.move().len_bytes = end - start;
+  }
+};
 
 }  // namespace OXCCL_ISA
 }  // namespace oxccl

@@ -17,14 +17,14 @@
 //     wait_slow, wait_over                      the part of a wait that has lasted: until what is
 //                                               awaited is there (host), or one turn (CUDA)
 //     ring                                      wake a peer that sleeps
-//     BucketTables                              where the operands' buckets are, as far as the block remembers it
+//     BucketTables, MOST_PIECES                 what a block remembers of buckets, and room for moves of pieces
 //
 // Behind target.h, each target has five more headers of the same names:
 //
 //     late.h       await_line: the rest of a wait for an LL line that is not there yet
 //     numbers.h    conversions of the small floats, the division of an f32
 //     bulk.h       long stretches of a ReduceCopy, and the reducers
-//     walk.h       find_buckets, lies_in_buckets, bucket_of, join_buckets: the steps of a walk through buckets
+//     walk.h       Walk: the way of a ReduceCopy through its tile, which may be one of buckets
 //     moves.h      open_tables: where the channel's program is, told by one thread;
 //                  try_at_once: small moves, side by side;
 //                  try_switch, point_to_members, try_short, try_plain_walk, try_private: ways of its own for

@@ -17,7 +17,7 @@
 #include "moves.h"
 #include "multicast.h"
 #include "scaling.h"
-#include "segments.h"
+#include "walk.h"
 
 namespace oxccl {
 inline namespace OXCCL_ISA {
@@ -77,7 +77,7 @@ OXCCL_INLINE void run_signals(Machine& machine, const Instruction* instructions)
 }
 
 OXCCL_INLINE void write_headers(Machine& machine, const Workspace& workspace) {
-  const Move& move = workspace.move;
+  const Move& move = workspace.move();
 #pragma unroll 1
   for (uint32_t d = lane(); d < move.destinations; d += lanes())
     write_header(machine, workspace.operands[move.sources + d], move.destination(d), move.len_bytes);
@@ -124,20 +124,11 @@ OXCCL_INLINE bool move_operands(Machine& machine, const Reducer& reducer, uint64
                                 Workspace& workspace) {
   bool done = false;
   if (try_plain_walk(machine, reducer, round_start, workspace, &done)) return done;
-  if (OXCCL_UNLIKELY(has_buckets(machine, workspace))) start_walk(machine, round_start, workspace);
   // One place that moves, in a loop: a second copy of that code would not fit into a kernel's
   // registers.
+  Walk walk(machine, round_start, workspace);
 #pragma unroll 1
-  do {
-    if (OXCCL_UNLIKELY(has_buckets(machine, workspace))) {
-      if (!next_piece(machine, workspace)) break;
-      if (workspace.walk.hole) {
-        send_hole(workspace);
-        continue;
-      }
-    }
-    reduce_copy(machine, workspace.move, reducer);
-  } while (OXCCL_UNLIKELY(has_buckets(machine, workspace)));
+  while (walk.next()) reduce_copy(machine, workspace.moves[walk.piece()], reducer);
   return machine.fault.outcome == OUTCOME_DONE || !ONE_THREAD;
 }
 
@@ -163,7 +154,7 @@ OXCCL_NOINLINE bool run_reduce_copy(Machine& machine, const Reducer& reducer,
   }
   if (leader()) {
     workspace.operands = operands;
-    workspace.move = move_of(machine.launch, instruction, len_bytes, workspace.views);
+    workspace.move() = move_of(machine.launch, instruction, len_bytes, workspace.views);
   }
 #pragma unroll 1
   for (uint32_t o = lane(); o < count; o += lanes())
@@ -368,10 +359,10 @@ OXCCL_INLINE void inherit(Launch& part, const Launch& first) {
   part.yields = first.yields;
 }
 
-// Whether the channel has no share in a part of a group, of which other parts use more channels. It
-// is done with the part's buckets then.
+// Whether the channel has no share in a part of a group, of which other parts use other channels.
+// It is done with the part's buckets then.
 OXCCL_INLINE bool is_without_share(const Launch& launch, uint32_t channel) {
-  return launch.done_stride != 0 && channel >= launch.program->channels;
+  return launch.done_stride != 0 && channel_of_program(launch, channel) >= launch.program->channels;
 }
 
 OXCCL_INLINE void pass_over(const Launch& launch, uint32_t channel) {

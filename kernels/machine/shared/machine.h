@@ -38,18 +38,10 @@ struct Move {
   uint64_t len_bytes;
   Scaling scaling;
   bool tree;
+  uint32_t first_lane;  // of a block's threads, the one that moves the first bytes
 
   OXCCL_INLINE const View& source(uint32_t index) const { return views[index]; }
   OXCCL_INLINE const View& destination(uint32_t index) const { return source(sources + index); }
-};
-
-// The walk of a `ReduceCopy` through the buckets of its tile: see segments.h.
-struct Walk {
-  uint64_t start, end;  // the tile
-  uint64_t at, to;      // the piece at hand
-  uint64_t shift;       // views of messages point so far into the tile
-  uint32_t segment;     // the piece's bucket, or the one in front of it
-  bool hole;            // the piece is of no bucket
 };
 
 // Where the channel's program is.
@@ -59,6 +51,11 @@ struct Tables {
   const Operand* operands;
   const Advance* advances;
 };
+
+// Which channel of the part's program the launch's is; none from the program's `channels` on.
+OXCCL_INLINE uint32_t channel_of_program(const Launch& launch, uint32_t channel) {
+  return channel - launch.first_channel;
+}
 
 OXCCL_INLINE Tables tables_of(const Header* program, uint32_t channel) {
   const uint8_t* base = reinterpret_cast<const uint8_t*>(program);
@@ -77,12 +74,14 @@ struct Workspace {
   Fault fault;
   Tables tables;
   const Operand* operands;
-  Move move;
-  Walk walk;
+  BlockTable<Move, 1 + MOST_PIECES> moves;  // the tile's; behind it those of its pieces
   BlockTable<View, MAX_OPERANDS> views;
   bool apart;  // a rank's buffers are at another place of its heap than this one's
   bool epochs_kept;  // of the first round: see knows_epochs
   BucketTables buckets;
+
+  OXCCL_INLINE Move& move() { return moves[0]; }
+  OXCCL_INLINE const Move& move() const { return moves[0]; }
 };
 
 // The first thread to fail says why. Out of line on a GPU it would make nvcc take twice as long,

@@ -154,7 +154,8 @@ OXCCL_INLINE bool copy(Machine& machine, const Move& move) {
                             move.destination(0).data == source.data;
   // What is read then is the destination, which is the same.
   const Move rest = {move.views + in_place, 1,           move.destinations - in_place,
-                     move.len_bytes,        move.scaling, move.tree};
+                     move.len_bytes,        move.scaling, move.tree,
+                     move.first_lane};
   if (in_place && rest.destinations == 0) return true;
   if (move.len_bytes > SHORT_BYTES) return copy_bulk(machine, rest);
 #pragma unroll 1

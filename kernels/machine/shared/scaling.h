@@ -36,7 +36,7 @@ OXCCL_INLINE Move move_of(const Launch& launch, const Instruction& instruction, 
   const Scaling scaling = {factor, launch.ranks, scale == SCALE_PREMULTIPLY,
                            scale == SCALE_AVERAGE && finish};
   const bool tree = instruction.flags & INSTRUCTION_TREE;
-  return {views, instruction.sources, instruction.destinations, len_bytes, scaling, tree};
+  return {views, instruction.sources, instruction.destinations, len_bytes, scaling, tree, 0};
 }
 
 }  // namespace OXCCL_ISA

@@ -395,9 +395,18 @@ impl Gpu {
             Some(kernel) => kernel,
             None => pick(&self.kernels, data_type, fold, self.bulk_copies)?,
         };
-        self.kernels.check_residency(kernel, self.neighbours.sharing, program.channels())?;
+        self.check_residency(kernel, program.channels())?;
         let program = self.programs.upload(&self.stream, &mut program)?;
         Ok(Prepared { program, kernel })
+    }
+
+    /// Fails if a kernel cannot run with so many channels, on all ranks at once that share this
+    /// GPU.
+    ///
+    /// # Errors
+    /// [`CudaError::TooManyBlocks`], and the driver's.
+    pub(crate) fn check_residency(&self, kernel: Kernel, channels: usize) -> Result<(), CudaError> {
+        self.kernels.check_residency(kernel, self.neighbours.sharing, channels)
     }
 
     /// The kernel for groups that reduce in several ways.
@@ -409,7 +418,7 @@ impl Gpu {
         if self.bulk_copies {
             kernel = self.kernels.with_bulk_copies(kernel)?;
         }
-        self.kernels.check_residency(kernel, self.neighbours.sharing, channels)?;
+        self.check_residency(kernel, channels)?;
         Ok(kernel)
     }
 

@@ -58,7 +58,7 @@ pub(super) struct GpuBackend {
     /// Memory of other libraries that the ranks reach; none where they are one process, which finds
     /// all memory by its address.
     registrations: Option<Registrations>,
-    /// What calls before have asked of memory outside of the heap.
+    /// What calls have asked of memory outside of the heap.
     pointers: KnownPointers,
     /// Where ranks of this process meet that share their launches.
     joint: Option<Arc<Joint>>,
@@ -314,6 +314,10 @@ pub(super) struct Target<'a> {
 }
 
 impl Backend for GpuBackend {
+    fn look_again(&self) {
+        self.pointers.look_again();
+    }
+
     fn find(&self, call: &CheckedCall) -> Result<(f::Tokens, bool), Error> {
         let (input_bytes, output_bytes) = call.buffer_bytes();
         let input = self.find_buffer(call.input, input_bytes)?;
@@ -363,14 +367,15 @@ impl Backend for GpuBackend {
     fn load(
         &mut self,
         program: Program,
-        data_type: DataType,
-        fold: Fold,
+        (data_type, fold): (DataType, Fold),
+        first_channel: usize,
         hot: Option<&'static str>,
     ) -> Result<Code, Error> {
         // A launch for several ranks is the interpreter's.
         let hot = hot.filter(|_| self.joint.is_none());
         let prepared = self.gpu.prepare(program, data_type, fold, hot)?;
-        let (header, channels) = (prepared.program().header(), prepared.channels());
+        let (header, channels) = (prepared.program().header(), first_channel + prepared.channels());
+        self.gpu.check_residency(prepared.kernel(), channels)?;
         self.programs.push(prepared);
         Ok(Code { header, channels, number: self.programs.len() - 1 })
     }

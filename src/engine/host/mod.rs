@@ -147,8 +147,8 @@ impl Backend for HostBackend {
     fn load(
         &mut self,
         mut program: Program,
-        _: DataType,
-        _: Fold,
+        _: (DataType, Fold),
+        first_channel: usize,
         _: Option<&'static str>,
     ) -> Result<Code, Error> {
         let scratch = match program.scratch_bytes() {
@@ -160,7 +160,7 @@ impl Backend for HostBackend {
                 Some(scratch)
             }
         };
-        let (header, channels) = (program.header(), program.channels());
+        let (header, channels) = (program.header(), first_channel + program.channels());
         // A program's words stay where they are.
         self.programs.push((program, scratch));
         Ok(Code { header, channels, number: self.programs.len() - 1 })

@@ -85,7 +85,7 @@ impl Maker<'_> {
     }
 
     fn load_exchange(&mut self, program: Program) -> Result<Code, Error> {
-        self.backend.load(program, f::DataType::U8, f::Fold::Sum, None)
+        self.backend.load(program, (f::DataType::U8, f::Fold::Sum), 0, None)
     }
 
     fn push_messages(&self, messages: &[Message], stretches: &[Stretch], tables: &mut Tables) {

@@ -43,7 +43,8 @@ impl Maker<'_> {
         let digest = digest(&signature, &plan);
         let hot = self.plans.hot(self.config, self.ranks.rank, (call, &plan), &program)?;
         let (schedule, extents) = hot.unzip();
-        let code = self.backend.load(program, call.data_type, call.op.lower().0, schedule)?;
+        let reduction = (call.data_type, call.op.lower().0);
+        let code = self.backend.load(program, reduction, 0, schedule)?;
         let mut tables = Tables::default();
         let source = Source { call: 0, input_at: Some(0), output_at: Some(0) };
         tables.push(source, 0, signature.len_bytes());
@@ -78,19 +79,21 @@ impl Maker<'_> {
         let total =
             collectives.iter().map(|at| calls[*at].total_bytes()).fold(0, usize::saturating_add);
         let too_long = Error::too_long("group", "buffers");
-        let part_bytes = match self.config.device {
+        let usual = match self.config.device {
             Device::Host => parts::HOST_PART_BYTES,
             Device::Cuda(_) => parts::GPU_PART_BYTES,
         };
+        let part_bytes = self.config.advanced.group_part_bytes.unwrap_or(usual);
         let parts = parts::parts(&common, part_bytes).map_err(too_long)?;
-        let rooms = Rooms::of(self.config, common.iter().map(|signature| signature.kind))?;
+        let kinds = common.iter().map(|signature| signature.kind);
+        let lens = parts.iter().map(|part| part.len_bytes);
+        let mut rooms = Rooms::of(self.config, kinds, lens)?;
         for (number, mut part) in parts.into_iter().enumerate() {
             tables.spans.push(part.spans(&common));
             part.calls.iter_mut().for_each(|at| *at = collectives[*at]);
             let place = (agreed, number);
-            let room = rooms.of_kind(buckets[part.calls[0]].kind);
             let block =
-                self.part_block((calls, buckets), &part, (total, room), place, &mut tables)?;
+                self.part_block((calls, buckets), &part, (total, &mut rooms), place, &mut tables)?;
             tables.blocks.push(block);
         }
         tables.prove(common.len(), self.ranks.control.ranks())?;
@@ -135,7 +138,7 @@ impl Maker<'_> {
         &mut self,
         (calls, buckets): (&[CheckedCall], &[Signature]),
         part: &Part,
-        (total_bytes, room): (usize, &Room),
+        (total_bytes, rooms): (usize, &mut Rooms),
         place: (u64, usize),
         tables: &mut Tables,
     ) -> Result<Block, Error> {
@@ -148,14 +151,14 @@ impl Maker<'_> {
         // A part is one of many, and what is in the cache is a matter of all.
         let whole = with_bytes(&call, part.class_bytes)?;
         let mut plan = self.plans.plan(self.config, &whole, signature.windows, whose)?;
-        let most = self.config.advanced.group_channels.unwrap_or(usize::MAX).min(room.len());
-        plan.channels = plan.channels.min(most);
+        let room = rooms.of_part(signature.kind, part.len_bytes, plan.channels);
+        plan.channels = plan.channels.min(room.len());
         plan.stream |= total_bytes.saturating_mul(call.collective.ranks)
             >= self.config.last_level_cache_bytes();
         crate::log::planned(self.ranks.rank, &call, &plan, "a part of a group");
         let verified = self.plans.verified(self.config, &call, &plan)?;
         let rank = self.ranks.rank;
-        let program = self.plans.program(self.config, rank, &call, &plan, (whose, room))?;
+        let program = self.plans.program(self.config, rank, &call, &plan, (whose, &room))?;
         let agreed = Digest::of(&(place, digest(signature, &plan)));
         let entries = part.calls.iter().zip(&part.starts);
         let place = tables.sources.len();
@@ -164,8 +167,10 @@ impl Maker<'_> {
             tables.push(source, start, buckets[call].len_bytes());
         }
         tables.proofs.push((verified, program.rounds(), part.len_bytes, room.clone()));
-        let code = self.backend.load(program, call.data_type, call.op.lower().0, None)?;
-        let (told, entries) = ((self.blank_block(), agreed), (place, part.calls.len()));
+        let launch = f::Launch { first_channel: room.start as u32, ..self.blank_block() };
+        let reduction = (call.data_type, call.op.lower().0);
+        let code = self.backend.load(program, reduction, room.start, None)?;
+        let (told, entries) = ((launch, agreed), (place, part.calls.len()));
         Ok(Block::of_collective(code, told, signature.kind.reduces(), entries, whose))
     }
 

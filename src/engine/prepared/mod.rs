@@ -145,6 +145,7 @@ impl Launches {
         self.places.clear();
         self.factors.clear();
         let is_lone = is_lone(calls, grouped);
+        maker.backend.look_again();
         for call in calls {
             let (tokens, windows) = maker.backend.find(call)?;
             let by_copies = is_lone && copied::algorithm(call, maker.config).is_some();

@@ -276,7 +276,7 @@ fn reduces(program: &Header) -> bool {
 
 fn check_tables(launch: &Launch) -> Answer {
     // SAFETY: the program has been checked.
-    let channels = unsafe { (*launch.program).channels } as usize;
+    let channels = launch.first_channel as usize + unsafe { (*launch.program).channels } as usize;
     let ranks = launch.ranks as usize;
     let connections = channels * ranks * LANES;
     reach("connections", launch.connections, connections * size_of::<Connection>())?;

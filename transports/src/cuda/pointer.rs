@@ -1,8 +1,8 @@
 //! What an address is.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::driver::call;
 use super::sys::{self, CUpointer_attribute};
@@ -43,36 +43,84 @@ pub struct Pointer {
     pub is_descriptor_shareable: bool,
 }
 
-/// Addresses that were asked about before. Of one whose allocation is the same as then nothing but
-/// that is asked again.
+/// Allocations that were asked about before. Of one that is known nothing but whether it is still
+/// the same is asked again, and that once for all addresses of a call or group.
 #[derive(Debug, Default)]
 pub struct KnownPointers {
-    known: Mutex<HashMap<u64, Pointer>>,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// By where they start; none overlap.
+    allocations: BTreeMap<u64, Allocation>,
+    /// Counts the questions that stand by themselves.
+    turn: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Allocation {
+    pointer: Pointer,
+    /// When it was last seen to be there.
+    seen: u64,
+}
+
+impl Known {
+    fn at(&mut self, address: u64) -> Option<&mut Allocation> {
+        let (_, found) = self.allocations.range_mut(..=address).next_back()?;
+        found.pointer.has(address).then_some(found)
+    }
+
+    /// Takes one that the driver has just told of, in place of all that were there before.
+    fn put(&mut self, pointer: Pointer) {
+        let end = pointer.start.saturating_add(pointer.len_bytes as u64);
+        let overlaps = |known: &Pointer| {
+            known.start < end && pointer.start < known.start.saturating_add(known.len_bytes as u64)
+        };
+        while let Some((&start, _)) =
+            self.allocations.range(..end).next_back().filter(|(_, known)| overlaps(&known.pointer))
+        {
+            self.allocations.remove(&start);
+        }
+        if self.allocations.len() >= KnownPointers::KEPT {
+            self.allocations.clear();
+        }
+        self.allocations.insert(pointer.start, Allocation { pointer, seen: self.turn });
+    }
 }
 
 impl KnownPointers {
-    /// More than the buffers that a program goes around; with one more it begins anew.
+    /// More than the allocations that a program goes around; with one more it begins anew.
     const KEPT: usize = 4096;
+
+    /// What was seen so far may have been freed since.
+    pub fn look_again(&self) {
+        self.lock().turn += 1;
+    }
 
     /// As [`Pointer::of`].
     ///
     /// # Errors
     /// The driver's; an address that it does not know is none.
     pub fn of(&self, context: &Context, address: *const u8) -> Result<Pointer, CudaError> {
-        let lock = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = lock().get(&(address as u64)).copied();
-        if let Some(known) = found
-            && buffer_at(context, address) == Some(known.buffer)
+        let mut known = self.lock();
+        let turn = known.turn;
+        if let Some(found) = known.at(address as u64)
+            && (found.seen == turn || buffer_at(context, address) == Some(found.pointer.buffer))
         {
-            return Ok(known);
+            found.seen = turn;
+            return Ok(Pointer { address: address as u64, ..found.pointer });
         }
         let pointer = Pointer::of(context, address)?;
-        let mut known = lock();
-        if known.len() >= KnownPointers::KEPT {
-            known.clear();
+        // Host memory that the driver does not know has no place, and is an error anyway.
+        if pointer.len_bytes > 0 {
+            known.put(pointer);
         }
-        known.insert(address as u64, pointer);
         Ok(pointer)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -88,6 +136,11 @@ fn buffer_at(context: &Context, address: *const u8) -> Option<u64> {
 }
 
 impl Pointer {
+    /// Whether an address is in the same allocation.
+    fn has(&self, address: u64) -> bool {
+        address.checked_sub(self.start).is_some_and(|at| at < self.len_bytes as u64)
+    }
+
     /// Asks the driver.
     ///
     /// # Errors
@@ -170,5 +223,42 @@ impl Pointer {
             None | Some(0) => Ok(()),
             Some(beyond_bytes) => Err(CudaError::TooShort { address, len_bytes, beyond_bytes }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allocation(start: u64, len_bytes: usize, buffer: u64) -> Pointer {
+        Pointer {
+            address: start,
+            kind: PointerKind::Device,
+            device: 0,
+            start,
+            len_bytes,
+            buffer,
+            is_legacy_shareable: true,
+            is_descriptor_shareable: false,
+        }
+    }
+
+    #[test]
+    fn an_allocation_takes_the_place_of_those_that_it_overlaps() {
+        let mut known = Known::default();
+        for (at, buffer) in [(0x1000, 1), (0x2000, 2), (0x3000, 3), (0x4000, 4)] {
+            known.put(allocation(at, 0x1000, buffer));
+        }
+        let mut found = |address| known.at(address).map(|found| found.pointer.buffer);
+        assert_eq!(found(0xfff), None);
+        assert_eq!(found(0x1fff), Some(1));
+        assert_eq!(found(0x2000), Some(2));
+        assert_eq!(found(0x5000), None);
+        known.put(allocation(0x2800, 0x1000, 5));
+        let mut found = |address| known.at(address).map(|found| found.pointer.buffer);
+        let of_all = [0x1000, 0x2000, 0x2800, 0x37ff, 0x3800, 0x4000].map(&mut found);
+        assert_eq!(of_all, [Some(1), None, Some(5), Some(5), None, Some(4)]);
+        known.put(allocation(0, 0x10000, 6));
+        assert_eq!(known.allocations.len(), 1);
     }
 }
