@@ -34,7 +34,7 @@ const FAR: Duration = Duration::from_secs(1 << 30);
 
 impl Config {
     /// The defaults for GPUs: more channels, since a thread block moves less than a core may; and a
-    /// heap of 32 MiB, since memory of a GPU is taken at once.
+    /// heap of 12 MiB, since memory of a GPU is taken at once.
     pub fn cuda() -> Config {
         Config::of(Device::Cuda(None))
     }
@@ -46,7 +46,7 @@ impl Config {
             Device::Cuda(_) => Config {
                 device,
                 max_channels: Limits::GPU.max_channels,
-                heap_bytes: 32 << 20,
+                heap_bytes: 12 << 20,
                 advanced: Advanced {
                     slot_bytes: Limits::GPU.slot_bytes,
                     link_slot_bytes: Limits::GPU.link_slot_bytes,
@@ -153,6 +153,7 @@ impl Config {
         StagingShape {
             ranks,
             beside,
+            to_itself: self.schedule.is_some(),
             channels: self.max_channels,
             ll_slots: SLOTS.ll,
             ll128_slots: SLOTS.ll128,

@@ -466,6 +466,7 @@ mod tests {
         let shape = StagingShape {
             ranks: 2,
             beside: 1,
+            to_itself: false,
             channels: 2,
             ll_slots: 8,
             ll128_slots: 0,

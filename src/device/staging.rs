@@ -22,6 +22,8 @@ pub struct StagingShape {
     pub ranks: usize,
     /// Those of them on this node, which fill each other's slots.
     pub beside: usize,
+    /// Whether each has slots for itself, too: lists of one rank may send to each other.
+    pub to_itself: bool,
     /// Channels. There is one set of connections more, the last: that of send/recv, which runs on
     /// channel 0.
     pub channels: usize,
@@ -64,7 +66,17 @@ impl StagingShape {
     }
 
     fn heads_bytes(&self) -> usize {
-        self.beside * f::LANES * LINE
+        self.senders() * f::LANES * LINE
+    }
+
+    /// Ranks whose messages lie in a rank's region.
+    fn senders(&self) -> usize {
+        self.beside - usize::from(!self.to_itself)
+    }
+
+    /// The number of a sender in a receiver's region, both by their places on the node.
+    fn sender(&self, receiver: usize, sender: usize) -> usize {
+        sender - usize::from(!self.to_itself && sender > receiver)
     }
 
     fn pair_slots_bytes(&self) -> usize {
@@ -77,7 +89,7 @@ impl StagingShape {
 
     /// Length of a rank's region.
     pub fn len_bytes(&self) -> usize {
-        self.slots_start() + (self.channels + 1) * self.beside * self.pair_slots_bytes()
+        self.slots_start() + (self.channels + 1) * self.senders() * self.pair_slots_bytes()
     }
 
     /// The doorbells of a rank, one a channel, are what its region begins with.
@@ -85,15 +97,17 @@ impl StagingShape {
         channel * std::mem::size_of::<f::Doorbell>()
     }
 
-    /// Where what the rank at a place of the node has received is counted.
-    fn head(&self, channel: usize, place: usize, lane: f::Lane) -> usize {
-        let line = place * f::LANES + lane as usize;
+    /// Where it is counted what a sender's receiver has consumed: in the region of that sender,
+    /// which numbers the receiver as if it sent.
+    fn head(&self, channel: usize, number: usize, lane: f::Lane) -> usize {
+        let line = number * f::LANES + lane as usize;
         self.doorbell(self.channels) + channel * self.heads_bytes() + line * LINE
     }
 
-    /// Where messages from the rank at a place of the node lie in the receiver's region.
-    fn slots(&self, channel: usize, place: usize, lane: f::Lane) -> usize {
-        let pair = self.slots_start() + (channel * self.beside + place) * self.pair_slots_bytes();
+    /// Where the messages of a sender of this number lie in the receiver's region.
+    fn slots(&self, channel: usize, number: usize, lane: f::Lane) -> usize {
+        let pair =
+            self.slots_start() + (channel * self.senders() + number) * self.pair_slots_bytes();
         pair + self.slots_of_pair(lane)
     }
 
@@ -162,20 +176,20 @@ impl StagingShape {
             // Without slots no schedule that runs uses it.
             f::Lane::Ll128 => (self.ll128_slots, self.ll128_stride()),
         };
-        // A rank of another node fills no place here.
-        let nowhere = std::ptr::null_mut();
-        let is_beside = !bases[peer].is_null();
-        let at = |rank: usize, offset: usize| match is_beside {
-            true => bases[rank].wrapping_add(offset),
-            false => nowhere,
+        // A rank of another node fills no place here, nor does a rank that sends nothing to itself.
+        let is_here = !bases[peer].is_null() && (peer != me || self.to_itself);
+        let at = |rank: usize, offset: &dyn Fn() -> usize| match is_here {
+            true => bases[rank].wrapping_add(offset()),
+            false => std::ptr::null_mut(),
         };
-        let head = |owner, writer: usize| at(owner, self.head(channel, places[writer], lane));
+        let number = |receiver: usize, sender: usize| self.sender(places[receiver], places[sender]);
+        let head = |owner, writer| at(owner, &|| self.head(channel, number(owner, writer), lane));
         f::Connection {
-            send_slots: at(peer, self.slots(channel, places[me], lane)),
-            recv_slots: at(me, self.slots(channel, places[peer], lane)),
+            send_slots: at(peer, &|| self.slots(channel, number(peer, me), lane)),
+            recv_slots: at(me, &|| self.slots(channel, number(me, peer), lane)),
             send_head: head(me, peer).cast(),
             recv_head: head(peer, me).cast(),
-            doorbell: at(peer, self.doorbell(channel % self.channels)).cast(),
+            doorbell: at(peer, &|| self.doorbell(channel % self.channels)).cast(),
             sent: 0,
             received: 0,
             head_seen: 0,
@@ -196,10 +210,11 @@ mod tests {
 
     #[test]
     fn nothing_overlaps() {
-        for ll128_slots in [0, 4] {
+        for (ll128_slots, to_itself) in [(0, true), (4, true), (4, false)] {
             check(StagingShape {
                 ranks: 3,
                 beside: 3,
+                to_itself,
                 channels: 2,
                 ll_slots: 8,
                 ll128_slots,
@@ -216,6 +231,7 @@ mod tests {
         let shape = StagingShape {
             ranks: 4,
             beside: 2,
+            to_itself: true,
             channels: 1,
             ll_slots: 8,
             ll128_slots: 0,
@@ -258,10 +274,43 @@ mod tests {
         }
     }
 
+    /// Of three ranks the middle one: what one end sends to is where the other receives.
+    #[test]
+    fn both_ends_are_at_one_place() {
+        let shape = StagingShape {
+            ranks: 3,
+            beside: 3,
+            to_itself: false,
+            channels: 2,
+            ll_slots: 8,
+            ll128_slots: 4,
+            ll_slot_bytes: 256,
+            slots: 4,
+            slot_bytes: 1024,
+        };
+        let regions = [0u8; 3].map(|byte| vec![byte; shape.len_bytes()]);
+        let bases = regions.each_ref().map(|region| region.as_ptr().cast_mut());
+        let ends = [0, 1, 2].map(|rank| shape.connections(rank, &bases));
+        let mut places = std::collections::BTreeSet::new();
+        for (channel, one, other) in
+            (0..3).flat_map(|c| [(0, 1), (0, 2), (1, 2)].map(|(one, other)| (c, one, other)))
+        {
+            for lane in 0..f::LANES {
+                let end =
+                    |rank: usize, peer: usize| &ends[rank][(channel * 3 + peer) * f::LANES + lane];
+                let (here, there) = (end(one, other), end(other, one));
+                assert_eq!((here.send_slots, here.send_head), (there.recv_slots, there.recv_head));
+                assert_eq!((here.recv_slots, here.recv_head), (there.send_slots, there.send_head));
+                assert!(places.insert((here.send_head as usize, here.recv_head as usize)));
+                assert!(end(one, one).send_slots.is_null() && end(one, one).recv_head.is_null());
+            }
+        }
+    }
+
     fn check(shape: StagingShape) {
         let mut ranges: Vec<_> = (0..shape.channels).map(|c| (shape.doorbell(c), LINE)).collect();
         for channel in 0..=shape.channels {
-            for peer in 0..shape.ranks {
+            for peer in 0..shape.senders() {
                 for lane in f::Lane::ALL {
                     ranges.push((shape.head(channel, peer, lane), LINE));
                 }

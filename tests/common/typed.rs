@@ -302,12 +302,18 @@ impl Own for Foreign {
 
 /// All of them, in both kinds of memory.
 pub fn check<'a>(comm: &'a Communicator, stream: impl Into<AnyStream<'a>>) {
-    let stream = stream.into();
-    over::<DeviceBuffer<i32>>(comm, stream);
-    over::<Foreign>(comm, stream);
+    check_beside(comm, stream, || comm.barrier().unwrap());
 }
 
-fn over<M: Own>(comm: &Communicator, stream: AnyStream<'_>) {
+/// The same, of ranks that have others beside them in their process: all of these `meet` before the
+/// first call and behind the last.
+pub fn check_beside<'a>(comm: &'a Communicator, stream: impl Into<AnyStream<'a>>, meet: impl Fn()) {
+    let stream = stream.into();
+    over::<DeviceBuffer<i32>>(comm, stream, &meet);
+    over::<Foreign>(comm, stream, &meet);
+}
+
+fn over<M: Own>(comm: &Communicator, stream: AnyStream<'_>, meet: &dyn Fn()) {
     let world = World::of(comm);
     let methods = world.methods();
     let make = |method: &Method| {
@@ -323,7 +329,7 @@ fn over<M: Own>(comm: &Communicator, stream: AnyStream<'_>) {
             let repeated = methods.iter().flat_map(|method| std::iter::repeat_n(method, times));
             (surface, repeated.map(make).collect::<Vec<_>>())
         });
-    comm.barrier().unwrap();
+    meet();
     for (surface, made) in &mut surfaces {
         let mut calls = made
             .iter_mut()
@@ -356,5 +362,5 @@ fn over<M: Own>(comm: &Communicator, stream: AnyStream<'_>) {
             assert_eq!(input.read(), *before, "{method:?} {surface} changed its input");
         }
     }
-    comm.barrier().unwrap();
+    meet();
 }

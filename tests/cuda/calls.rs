@@ -148,7 +148,8 @@ pub(crate) fn with_parts(comm: Communicator) {
 }
 
 /// In parts of the ranks, of which each has an end of its own: the ranks by pairs, one by one, and
-/// all once more; memory of the whole is reached in place.
+/// all once more; memory of the whole is reached in place. What a part takes or gives back may wait
+/// for another's kernels, so that they line up there.
 pub(crate) fn of_parts(comm: Communicator) {
     let (rank, n) = (comm.rank(), comm.world_size());
     let partner = (rank ^ 1).min(n - 1);
@@ -156,14 +157,18 @@ pub(crate) fn of_parts(comm: Communicator) {
         [(rank / 2, if partner == rank { rank } else { rank + partner }), (rank, rank)]
     {
         let part = comm.split(Some(color as u32), 0).unwrap().unwrap();
+        let stream = stream(&part);
         let mut of_whole = comm.alloc::<i32>(1000).unwrap();
         of_whole.write(&[rank as i32; 1000]).unwrap();
+        line_up();
         part.all_reduce_in_place(&mut of_whole, ReduceOp::Sum).unwrap();
         let mut found = [0; 1000];
         of_whole.read(&mut found).unwrap();
         assert_eq!(found, [sum as i32; 1000]);
-        crate::common::typed::check(&part, &stream(&part));
+        line_up();
+        crate::common::typed::check_beside(&part, &stream, line_up);
         part.close().unwrap();
+        line_up();
     }
     let all = comm.split(Some(0), -(rank as i64)).unwrap().unwrap();
     assert_eq!(all.rank(), n - 1 - rank);

@@ -53,6 +53,7 @@ fn shape(ranks: usize, channels: usize) -> StagingShape {
     StagingShape {
         ranks,
         beside: ranks,
+        to_itself: false,
         channels,
         ll_slots: SLOTS.ll,
         ll128_slots: SLOTS.ll128,

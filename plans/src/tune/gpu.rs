@@ -17,18 +17,19 @@ use crate::algorithms::{Algorithm, Encoding, Entry, Inner, Outer};
 use crate::collective::Kind;
 use std::ops::RangeInclusive;
 
-/// Up to so many bytes to each, LL and LL128 are better than windows.
-const FLAGS_MAX_BYTES: usize = 64 << 10;
+/// Up to so many bytes to each, LL128 is better than windows; LL, which is half flags, up to half as
+/// many.
+const FLAGS_MAX_BYTES: usize = 128 << 10;
 /// From so many bytes LL128 is better than LL.
 const LL128_MIN_BYTES: usize = 16 << 10;
 /// From so many ranks on a switch that reduces is faster than windows, at all sizes that are for
 /// these.
 const SWITCH_MIN_RANKS: usize = 4;
 /// From so many bytes an all-reduce had better send parts than all.
-const PARTS_MIN_BYTES: usize = 48 << 10;
+const PARTS_MIN_BYTES: usize = 96 << 10;
 /// From so many bytes, and so many ranks, what a root sends had better pass from rank to rank.
 const CHAIN_MIN_BYTES: usize = 8 << 20;
-const CHAIN_MIN_RANKS: usize = 5;
+const CHAIN_MIN_RANKS: usize = 4;
 /// From so many bytes what a root sends to other nodes, or gets from them, had better cross over
 /// all of their adapters.
 const RAILS_MIN_BYTES: usize = 1 << 20;
@@ -37,9 +38,11 @@ const RAILS_OF_MANY_MIN_BYTES: usize = 128 << 10;
 const RAILS_MANY_NODES: usize = 8;
 /// Up to so long blocks of an all-to-all between nodes had better be sent in few messages, of
 /// several blocks each.
-const BRUCK_MAX_BYTES: usize = 32 << 10;
-/// From so many nodes on such blocks had better cross together with those of the whole node.
+const BRUCK_MAX_BYTES: usize = 64 << 10;
+/// From so many nodes on such blocks had better cross together with those of the whole node; or
+/// where those to a rank of each node have so many bytes.
 const TOGETHER_MIN_NODES: usize = 16;
+const TOGETHER_MIN_BYTES: usize = 512 << 10;
 /// Blocks of an all-to-all between nodes that had better go to one rank after the other.
 const PAIRWISE_BYTES: RangeInclusive<usize> = 256 << 10..=16 << 20;
 /// Up to so many bytes for each node, and so many in all, an all-reduce between nodes sends whole
@@ -92,9 +95,9 @@ fn inside(question: &Question) -> Vec<Wish> {
         (in_place, Encoding::Windows, "reachable by all: buffers are used in place, in one step");
     // What is sent to each rank of many is a part.
     let parts = match kind {
-        Kind::AllToAll if ranks > 2 => 2 * ranks,
+        Kind::AllToAll if ranks > 2 => ranks,
         Kind::ReduceScatter | Kind::AllGather | Kind::AllToAll | Kind::Gather | Kind::Scatter => {
-            (ranks / 2).max(2)
+            (ranks / 2).max(1)
         }
         _ => 1,
     };
@@ -103,11 +106,12 @@ fn inside(question: &Question) -> Vec<Wish> {
         let ll = (algorithm, Encoding::Ll, "small: data and flags in one message");
         (bytes >= LL128_MIN_BYTES).then_some(ll128).into_iter().chain([ll])
     };
-    let in_parts = PARTS_MIN_BYTES..=FLAGS_MAX_BYTES * (ranks / 2).min(2);
+    let flags_max = if question.ll128 { FLAGS_MAX_BYTES } else { FLAGS_MAX_BYTES / 2 };
+    let in_parts = PARTS_MIN_BYTES..=(flags_max / 2) << ranks.saturating_sub(2).min(2);
     if kind == Kind::AllReduce && in_parts.contains(&bytes) {
         wishes.extend(with_flags(Algorithm::TwoShot));
     }
-    if bytes / parts <= FLAGS_MAX_BYTES {
+    if bytes / parts <= flags_max {
         wishes.extend(with_flags(small));
     }
     if kind == Kind::Broadcast && (bytes < CHAIN_MIN_BYTES || ranks < CHAIN_MIN_RANKS) {
@@ -210,7 +214,11 @@ fn between_nodes(question: &Question) -> Vec<Wish> {
             let together = Algorithm::Hierarchical(Inner::Direct, Outer::Direct);
             let together = slots(together, "many nodes, short: a message from node to node");
             let few = slots(Algorithm::Bruck, "nodes, short: few messages");
-            if nodes >= TOGETHER_MIN_NODES { vec![together, few] } else { vec![few, together] }
+            let is_much = bytes / ranks * nodes >= TOGETHER_MIN_BYTES;
+            match nodes >= TOGETHER_MIN_NODES || is_much {
+                true => vec![together, few],
+                false => vec![few, together],
+            }
         }
         Kind::AllToAll if PAIRWISE_BYTES.contains(&(bytes / ranks)) => {
             vec![slots(Algorithm::Pairwise, "nodes, long: one rank after the other")]
