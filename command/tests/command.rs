@@ -342,8 +342,8 @@ fn explain_ends_with_its_reader() {
 fn explain_tells_what_gpus_would_do() {
     for (flags, choice) in [
         ("--ranks 4 --bytes 64", "choice   one_shot / ll, 1 channel"),
-        ("--ranks 4 --bytes 16M", "/ windows, 8 channels"),
-        ("--ranks 4 --bytes 16M --private", "choice   ring / slots, 8 channels"),
+        ("--ranks 4 --bytes 16M", "/ windows, 16 channels"),
+        ("--ranks 4 --bytes 16M --private", "choice   ring / slots, 16 channels"),
     ] {
         let flags = format!("explain all_reduce --device cuda --rank 0 {flags}");
         let said = oxccl(&flags.split(' ').collect::<Vec<_>>()).ok();

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/json.md");
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/custom_schedule.json");
+const NDV2: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/ndv2.toml");
 
 /// What a section of the page has in backticks, and all that applies to every verb.
 fn documented(verb: &str) -> BTreeSet<String> {
@@ -80,7 +81,7 @@ fn rows_of_bench_and_sim() {
 
 #[test]
 fn what_synth_finds() {
-    let call = ["synth", "all_gather", "-t", "dgx-h100", "-g", "16", "-b", "64M"];
+    let call = ["synth", "all_gather", "-t", NDV2, "-b", "64M"];
     let found = one(&[&call[..], &["--candidates", "20", "--json"]].concat());
     assert_eq!((&found["predicted"], &found["faster"]), (&true.into(), &true.into()));
     assert_eq!((&found["file"], &found["candidates"]), (&Value::Null, &20.into()));

@@ -165,12 +165,12 @@ fn the_table_fits_a_terminal_and_has_the_fastest_first() {
     // Behind the name come channels and tile, and then the time.
     let times = all_rows.iter().map(|row| {
         let name = row.iter().position(|word| word.contains('/')).unwrap();
-        assert!(row[name + 1].ends_with("x512K"), "{row:?}");
+        assert!(row[name + 1].ends_with("x256K"), "{row:?}");
         row[name + 2].parse().unwrap()
     });
     let times: Vec<f64> = times.collect();
     assert!(times.len() > 12 && times.is_sorted(), "{all}");
-    assert!(all.contains("up to 8 channels, tiles of up to 512K, in LL and LL128 4K"), "{all}");
+    assert!(all.contains("up to 16 channels, tiles of up to 256K, in LL and LL128 4K"), "{all}");
     assert_eq!(all_rows.iter().filter(|row| row.contains(&"*".to_owned())).count(), 1, "{all}");
     // As the runtime has it, nothing but slots goes between nodes.
     assert!(!all.contains("/ll") && !all.contains("two_shot/windows"), "{all}");
@@ -234,7 +234,7 @@ fn channels_and_tiles_are_the_settings() {
         let row: Value = serde_json::from_slice(&out.stdout).unwrap();
         (row["channels"].as_u64().unwrap(), row["tile_bytes"].as_u64().unwrap())
     };
-    assert_eq!(sim(&[]), (8, 64 << 10));
+    assert_eq!(sim(&[]), (16, 64 << 10));
     let changed = [("OXCCL_MAX_CHANNELS", "3"), ("OXCCL_SLOT_BYTES", "4096")];
     assert_eq!(sim(&changed), (3, 4096));
     let explained = |bytes: &str| {

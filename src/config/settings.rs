@@ -119,7 +119,7 @@ settings! {
         ranks Alike;
         check |config| require((1..=isize::MAX as usize).contains(&config.heap_bytes), || format!(
             "{} is not in 1 to {} (OXCCL_HEAP_BYTES; by default 64 GiB on a host, of which memory is taken only as it is \
-             allocated, and 32 MiB on a GPU)",
+             allocated, and 12 MiB on a GPU)",
             config.heap_bytes,
             isize::MAX
         ));

@@ -66,7 +66,7 @@ struct Likely {
   }
 };
 
-// Copies the tables of a channel of the part's program into the block's memory, of all threads, and points the launch and the
+// Copies the part's tables into the block's memory, of all threads, and points the launch and the
 // workspace to them behind the barrier: one thread does, so that it needs another one.
 OXCCL_INLINE void open_part(const Part& part, const Header& header, const ChannelEntry& entry, uint32_t channel,
                             Launch& launch, Workspace& workspace, Opened& opened) {

@@ -17,8 +17,8 @@ use crate::algorithms::{Algorithm, Encoding, Entry, Inner, Outer};
 use crate::collective::Kind;
 use std::ops::RangeInclusive;
 
-/// Up to so many bytes to each, LL128 is better than windows; LL, which is half flags, up to half as
-/// many.
+/// Up to so many bytes to each, LL128 is better than windows; LL, which is half flags, up to half
+/// as many.
 const FLAGS_MAX_BYTES: usize = 128 << 10;
 /// From so many bytes LL128 is better than LL.
 const LL128_MIN_BYTES: usize = 16 << 10;

@@ -27,9 +27,9 @@ impl Limits {
     };
 
     /// Thread blocks of a GPU: as many as leave a rank of eight about 64 MiB of device memory, heap
-    /// included. On an H200 that two ranks share, an all-reduce of 64 MiB takes half as long with 16
-    /// as with 8 in place, and 0.55 times as long through slots; with 32, which are a setting, 0.4
-    /// times as long in place.
+    /// included. On an H200 that two ranks share, an all-reduce of 64 MiB takes half as long with
+    /// 16 as with 8 in place, and 0.55 times as long through slots; with 32, which are a setting,
+    /// 0.4 times as long in place.
     pub const GPU: Limits = Limits {
         max_channels: 16,
         slot_bytes: 64 << 10,
@@ -37,15 +37,15 @@ impl Limits {
         ll_slot_bytes: 4 << 10,
     };
 
-    /// Where there are more nodes, slots are smaller: what a rank has of them grows with the nodes, of
-    /// each of which it gets smaller pieces.
+    /// Where there are more nodes, slots are smaller: what a rank has of them grows with the nodes,
+    /// of each of which it gets smaller pieces.
     pub const FEW_NODES: usize = 32;
 
     /// Payload of the slots lane's slots, where ranks are on so many nodes.
     pub fn plain_slot_bytes(&self, nodes: usize) -> usize {
         let [few, many] = match self.max_channels {
             ..=8 => [512 << 10, 128 << 10],
-            _ => [256 << 10, 32 << 10],
+            _ => [256 << 10, 64 << 10],
         };
         let usual = if nodes > Limits::FEW_NODES { many } else { few };
         match nodes {

@@ -9,8 +9,8 @@ use oxccl_plans::verify::Span;
 
 /// About so many bytes of virtual buffer are one part, on hosts and on GPUs. A part's buckets are
 /// begun and done together, so parts should be small; each costs a synchronisation, so they should
-/// not be tiny. On a GPU that is one of all blocks of all ranks, about 18 us on an H200 that ranks share,
-/// of which halves of the channels hide some from each other (rooms.rs).
+/// not be tiny. On a GPU that is one of all blocks of all ranks: about 18 us on an H200 that ranks
+/// share, of which halves of the channels hide some from each other (rooms.rs).
 pub(super) const HOST_PART_BYTES: usize = 4 << 20;
 pub(super) const GPU_PART_BYTES: usize = 16 << 20;
 

@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn parts_on_a_gpu_share_its_channels_by_their_bytes() {
         assert_eq!(rooms(Device::Host, &[4, 4], 16), [0..16, 0..16]);
-        assert_eq!(rooms(Device::Cuda(None), &[4], 16), [0..16]);
+        assert_eq!(rooms(Device::Cuda(None), &[4, 1], 16), [0..16, 0..16]);
         assert_eq!(rooms(Device::Cuda(None), &[8, 4, 2], 16), [0..16, 0..16, 0..16]);
         assert_eq!(rooms(Device::Cuda(None), &[4, 4], 16), [0..8, 8..16]);
         assert_eq!(rooms(Device::Cuda(None), &[4, 3, 1, 4], 6), [0..6, 6..12, 6..12, 0..6]);
