@@ -6,8 +6,9 @@ use crate::common::Rng;
 use crate::common::element::{TestElement, reduce_op};
 use crate::processes::{die, is_local};
 use oxccl::cuda::{CaptureMode, Graph, Stream};
+use oxccl::plans::algorithms::{Algorithm, Encoding};
 use oxccl::{
-    Call, Collectives, Communicator, DeviceBuffer, Error, F8E4M3, Kind, Memory, OpKind, Order,
+    Call, Collectives, Communicator, DeviceBuffer, Error, F8E4M3, Kind, Memory, OpKind, Order, Pin,
     ReduceOp, StreamGroup, Unready, Work, bf16,
 };
 use oxccl_cuda_stand_in::control::Control;
@@ -158,6 +159,28 @@ pub(crate) fn random_groups(mut comm: Communicator) {
                 );
             }
         }
+    }
+    comm.barrier().unwrap();
+}
+
+/// Groups of so many ranks that the operands of a move leave no room for those of its pieces: in
+/// place, and by messages with flags.
+pub(crate) fn of_many(mut comm: Communicator) {
+    let (stream, rank, n) = (stream(&comm), comm.rank(), comm.world_size());
+    for (algorithm, encoding) in
+        [(Algorithm::TwoShotPush, Encoding::Windows), (Algorithm::TwoShot, Encoding::Ll)]
+    {
+        let (algorithm, encoding) = (Some(algorithm), Some(encoding));
+        comm.set_pin(Pin { algorithm, encoding, channels: Some(1) }).unwrap();
+        let counts = [3, 700, 40];
+        let mut buckets = counts.map(|count| filled(&comm, count, rank as i32));
+        let works = comm.on(&stream).group(|group| {
+            buckets
+                .iter_mut()
+                .try_for_each(|bucket| group.all_reduce_in_place(bucket, ReduceOp::Sum).map(drop))
+        });
+        works.unwrap().0.wait().unwrap();
+        buckets.iter().for_each(|bucket| expect(bucket, (0..n as i32).sum::<i32>()));
     }
     comm.barrier().unwrap();
 }

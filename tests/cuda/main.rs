@@ -285,6 +285,8 @@ cases! {
     messages_in_groups_of_processes = groups::messages, Anything, 2, [];
     groups_thread_by_thread =
         groups::random_groups, StandIn, 1, [processes::threads("3"), MANY, EMULATED];
+    groups_of_many_ranks_thread_by_thread =
+        groups::of_many, StandIn, 1, [processes::threads("66"), MANY, EMULATED, ("OXCCL_STAND_IN_MEMORY", "8589934592")];
     groups_in_graphs = groups::captured, Anything, 1, [processes::threads("2"), MANY, needs("4")];
     groups_in_graphs_of_processes = groups::captured, Anything, 2, [];
     groups_that_come_again = repeated::allocate_nothing, Anything, 1, [processes::threads("2"), MANY];

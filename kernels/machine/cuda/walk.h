@@ -33,6 +33,7 @@ struct Walk {
   Machine& machine;
   Workspace& workspace;
   bool in_buckets, begun;
+  bool more;           // batches follow
   uint32_t at, last;   // of the batch: the piece behind the one at hand, and the last one
   uint32_t segment;    // the first of the batch that follows
   uint64_t position;   // of the tile in the virtual buffer
@@ -43,6 +44,7 @@ struct Walk {
         workspace(workspace),
         in_buckets(false),
         begun(false),
+        more(false),
         at(0),
         last(0),
         segment(0),
@@ -51,6 +53,7 @@ struct Walk {
     const Operand* memory = machine.launch.segments == nullptr ? nullptr : memory_of(workspace);
     if (memory == nullptr) return;
     in_buckets = true;
+    more = workspace.move().len_bytes != 0;
     position = memory->offset_bytes + round_start;
   }
 
@@ -69,14 +72,15 @@ struct Walk {
       while (begun && at <= last)
         if (has_share(workspace.moves[at++])) return true;
       // The others may still be at this batch.
-      if (begun && !agreed(machine)) break;
-      if (begun ? !workspace.buckets.more : workspace.move().len_bytes == 0) break;
+      if ((begun && !agreed(machine)) || !more) break;
       if (!begun) find();
       begun = true;
       look_up();
       barrier();
+      // Before anybody looks up the batch that follows.
       at = 1;
       last = workspace.buckets.count;
+      more = workspace.buckets.more;
       segment += last;
     }
     put_back();
