@@ -154,11 +154,14 @@ struct Walk {
     workspace.buckets.more = next < end;
   }
 
-  // Of what has taken the tile's views, those of messages.
+  // Of what has taken the tile's views, those of messages: other threads write their headers.
   OXCCL_INLINE void put_back() {
-    if (!takes_place() || lane() >= operands()) return;
-    View& view = workspace.views[lane()];
-    if (!is_memory(workspace.operands[lane()])) view.data -= shift * (view.is_ll() ? 2 : 1);
+    if (!takes_place()) return;
+    if (lane() < operands() && !is_memory(workspace.operands[lane()])) {
+      View& view = workspace.views[lane()];
+      view.data -= shift * (view.is_ll() ? 2 : 1);
+    }
+    barrier();
   }
 };
 
