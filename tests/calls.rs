@@ -17,7 +17,7 @@ fn config() -> Config {
     Config {
         timeout: Duration::from_secs(30),
         heap_bytes: 64 << 20,
-        advanced: Advanced { slot_bytes: 1024, ..Advanced::default() },
+        advanced: Advanced { slot_bytes: Some(1024), ..Advanced::default() },
         ..Config::default()
     }
 }

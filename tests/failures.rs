@@ -277,7 +277,10 @@ fn configurations_must_agree() {
         let ranks: Vec<_> = (0..2)
             .map(|rank| {
                 let config = Config {
-                    advanced: Advanced { slot_bytes: 1024 << rank, ..config(60_000).advanced },
+                    advanced: Advanced {
+                        slot_bytes: Some(1024 << rank),
+                        ..config(60_000).advanced
+                    },
                     ..config(60_000)
                 };
                 scope.spawn(move || Communicator::connect(id, rank, 2, &config).unwrap_err())

@@ -91,7 +91,11 @@ fn any_pattern_arrives() {
         let pin = oxccl::Pin { channels: Some(channels), ..Default::default() };
         let config = Config {
             pin,
-            advanced: Advanced { slot_bytes: 1024, ll_slot_bytes: 128, ..Advanced::default() },
+            advanced: Advanced {
+                slot_bytes: Some(1024),
+                ll_slot_bytes: 128,
+                ..Advanced::default()
+            },
             ..Config::default()
         };
         on_ranks(ranks, &config, |comm| exchange(&comm, &sent, comm.rank() % 2 == 1));

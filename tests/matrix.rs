@@ -24,7 +24,7 @@ fn config(ranks_per_node: Option<usize>) -> Config {
         max_channels: 2,
         heap_bytes: 1 << 20,
         ranks_per_node,
-        advanced: Advanced { slot_bytes: 576, ll_slot_bytes: 768, ..Advanced::default() },
+        advanced: Advanced { slot_bytes: Some(576), ll_slot_bytes: 768, ..Advanced::default() },
         ..Config::default()
     }
 }

@@ -209,7 +209,7 @@ impl Case {
         let config = Config::default();
         let slot = match self.encoding {
             Encoding::Ll | Encoding::Ll128 => config.advanced.ll_slot_bytes,
-            _ => config.advanced.slot_bytes,
+            _ => config.limits().plain_slot_bytes(1, self.ranks),
         };
         let options = Options {
             channels: self.channels,

@@ -30,7 +30,7 @@ fn config(file: ScheduleFile, channels: usize) -> Config {
         schedule: Some(Arc::new(CustomSchedule::prove("it", file).unwrap())),
         max_channels: channels.max(2),
         pin: Pin { channels: Some(channels), ..Pin::default() },
-        advanced: Advanced { slot_bytes: 4608, ll_slot_bytes: 6144, ..Advanced::default() },
+        advanced: Advanced { slot_bytes: Some(4608), ll_slot_bytes: 6144, ..Advanced::default() },
         ..Config::default()
     }
 }

@@ -145,7 +145,7 @@ impl CustomSchedule {
     /// What the slots that it uses hold, at a rank on such a device.
     pub fn tile_bytes(&self, limits: &Limits, nodes: usize) -> usize {
         let [ll, slots, ll128] = payload_lanes(self.schedule());
-        let plain = limits.plain_slot_bytes(nodes);
+        let plain = limits.plain_slot_bytes(nodes, self.schedule().collective.ranks);
         let payloads = [(ll || ll128, limits.ll_slot_bytes), (slots, plain)];
         let used = payloads.into_iter().filter(|(used, _)| *used).map(|(_, bytes)| bytes);
         used.min().unwrap_or(plain)

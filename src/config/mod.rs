@@ -48,7 +48,6 @@ impl Config {
                 max_channels: Limits::GPU.max_channels,
                 heap_bytes: 12 << 20,
                 advanced: Advanced {
-                    slot_bytes: Limits::GPU.slot_bytes,
                     link_slot_bytes: Limits::GPU.link_slot_bytes,
                     ll_slot_bytes: Limits::GPU.ll_slot_bytes,
                     ..Advanced::default()
@@ -133,9 +132,13 @@ impl Config {
 
     /// What calls have of channels and slots.
     pub fn limits(&self) -> Limits {
+        let usual = match self.device {
+            Device::Host => Limits::HOST,
+            Device::Cuda(_) => Limits::GPU,
+        };
         Limits {
             max_channels: self.max_channels,
-            slot_bytes: self.advanced.slot_bytes,
+            slot_bytes: self.advanced.slot_bytes.or(usual.slot_bytes),
             link_slot_bytes: self.advanced.link_slot_bytes,
             ll_slot_bytes: self.advanced.ll_slot_bytes,
         }
@@ -144,7 +147,8 @@ impl Config {
     /// Memory that the connections to one rank of another node take, where there are so many nodes;
     /// RDMA pins it.
     pub fn link_memory_bytes(&self, nodes: usize) -> usize {
-        let (shape, slot_bytes) = (self.staging(1, 1), self.limits().plain_slot_bytes(nodes));
+        let (shape, slot_bytes) =
+            (self.staging(1, 1), self.limits().plain_slot_bytes(nodes, nodes));
         LinkPorts::len_bytes(&StagingShape { slot_bytes, ..shape })
     }
 
@@ -159,7 +163,7 @@ impl Config {
             ll128_slots: SLOTS.ll128,
             ll_slot_bytes: self.advanced.ll_slot_bytes,
             slots: SLOTS.slots,
-            slot_bytes: self.advanced.slot_bytes,
+            slot_bytes: self.limits().plain_slot_bytes(1, beside),
         }
     }
 
@@ -173,10 +177,11 @@ impl Config {
             );
             return fail("nodes", detail);
         }
+        let slot_bytes = self.limits().plain_slot_bytes(nodes.count(), nodes.world());
+        self.advanced.slot_bytes = Some(slot_bytes);
         if nodes.count() == 1 {
             return Ok(());
         }
-        self.advanced.slot_bytes = self.limits().plain_slot_bytes(nodes.count());
         let most = nodes.ranks_per_block();
         match self.ranks_per_node {
             Some(ranks) if !most.is_multiple_of(ranks) => {

@@ -124,7 +124,11 @@ fn the_device_decides_on_defaults() {
 fn staging_of_a_gpu_does_not_grow_with_the_world() {
     let lookup = |name: &str| (name == "OXCCL_DEVICE").then(|| "cuda".into());
     let alone = Config::from_lookup(lookup).unwrap();
-    assert!(alone.staging(8, 8).len_bytes() <= 64 << 20);
+    let of_ranks = |ranks| alone.staging(ranks, ranks).len_bytes();
+    assert!(of_ranks(8) <= 64 << 20);
+    // Fewer ranks have longer slots, and no more memory of them.
+    let fewer: Vec<usize> = (2..8).map(of_ranks).collect();
+    assert!(fewer.iter().all(|len_bytes| *len_bytes <= of_ranks(8)), "{fewer:?}");
     let of_nodes = |nodes: usize| {
         let mut config = alone.clone();
         config.place(&Nodes::of((0..8 * nodes).map(|rank| rank / 8))).unwrap();

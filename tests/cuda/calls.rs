@@ -29,7 +29,7 @@ pub(crate) fn config() -> Config {
         heap_bytes: 96 << 20,
         advanced: Advanced {
             image: (!on_hardware()).then(stand_in_image),
-            slot_bytes: 576,
+            slot_bytes: Some(576),
             link_slot_bytes: Some(576),
             ll_slot_bytes: 256,
             ..from_environment.advanced

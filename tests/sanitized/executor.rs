@@ -27,7 +27,7 @@ fn run<T: TestElement>(worlds: &[(usize, Option<usize>)]) -> usize {
         timeout: Duration::from_secs(120),
         max_channels: 2,
         heap_bytes: 1 << 20,
-        advanced: Advanced { slot_bytes: 576, ll_slot_bytes: 256, ..Advanced::default() },
+        advanced: Advanced { slot_bytes: Some(576), ll_slot_bytes: 256, ..Advanced::default() },
         ..Config::default()
     };
     let mut done = 0;

@@ -154,7 +154,9 @@ class Call:
         for one in self.steps():
             if one["opcode"] == form["OPCODE_WAIT"] and not one["flags"] & form["INSTRUCTION_HEAD"]:
                 connection = CONNECTIONS + one["index"] * form.sizes["Connection"]
-                memory.write(self.field("Connection", connection, "recv_slots"), 8, 1 << 20)
+                get = lambda field: self.field("Connection", connection, field)
+                for slot in range(get("slots")):
+                    memory.write(get("recv_slots") + slot * get("slot_stride_bytes"), 8, 1 << 20)
             for operand in one["operands"][: one["sources"]]:
                 if operand["space"] == form["SPACE_SLOT"]:
                     is_token = tokens and operand["lane"] == form["LANE_LL"] and operand["message"] == 0

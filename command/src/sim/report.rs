@@ -349,7 +349,7 @@ fn header(study: &Study) -> String {
     let limits = format!(
         "up to {} channels, tiles of up to {}, in LL and LL128 {}; * is the runtime's choice",
         limits.max_channels,
-        Size(limits.plain_slot_bytes(network.nodes())),
+        Size(limits.plain_slot_bytes(network.nodes(), study.ranks())),
         Size(limits.ll_slot_bytes),
     );
     let chance = study.chance.in_words().map_or(String::new(), |said| wrapped(&said));

@@ -13,7 +13,8 @@
 // Why it is fast: what takes the time of small moves is one thread's instructions, one behind the
 // other. Here no thread resolves more than it needs, and messages of all sources are awaited at
 // once, each by threads of its own. A header may well be stored before the lines: each line tells
-// of itself. Large moves are left to the whole block: see bulk.h.
+// of itself. Large moves are left to the whole block (bulk.h), which goes from one to the next
+// without a barrier (Together).
 #pragma once
 #include "scaling.h"
 #include "walk.h"
@@ -51,12 +52,6 @@ struct Team {
 
 OXCCL_INLINE bool is_of_slot(const Operand& operand) {
   return operand.space == SPACE_SLOT || operand.space == SPACE_PEER_SLOT;
-}
-
-OXCCL_INLINE uint64_t tile_of(const Instruction& instruction, uint64_t round_start, uint64_t tile_bytes) {
-  const uint64_t total = instruction.len_bytes;
-  const uint64_t left = total > round_start ? total - round_start : 0;
-  return left < tile_bytes ? left : tile_bytes;
 }
 
 // Memory in buckets is where each word is looked up: what is in which part of the virtual buffer.

@@ -28,10 +28,11 @@ OXCCL_INLINE uint8_t* bucket_of(const Machine& machine, const Operand& operand, 
 }
 
 // A ReduceCopy's way through its tile. All threads of the block take it; where none is of buckets,
-// it is one piece.
+// it is one piece. The tiles of several copies are one each.
 struct Walk {
   Machine& machine;
   Workspace& workspace;
+  const Together together;
   bool in_buckets, begun;
   bool more;           // batches follow
   uint32_t at, last;   // of the batch: the piece behind the one at hand, and the last one
@@ -39,9 +40,10 @@ struct Walk {
   uint64_t position;   // of the tile in the virtual buffer
   uint64_t shift;      // views of messages point so far into the tile
 
-  OXCCL_INLINE Walk(Machine& machine, uint64_t round_start, Workspace& workspace)
+  OXCCL_INLINE Walk(Machine& machine, const Together& together, uint64_t round_start, Workspace& workspace)
       : machine(machine),
         workspace(workspace),
+        together(together),
         in_buckets(false),
         begun(false),
         more(false),
@@ -62,9 +64,9 @@ struct Walk {
 
   OXCCL_INLINE bool next() {
     if (!in_buckets) {
-      const bool first = at == 0;
-      at = 1;
-      return first;
+      if (at == together.copies) return false;
+      machine.step = together.first[at++].step;
+      return true;
     }
 #pragma unroll 1
     while (true) {

@@ -78,7 +78,7 @@ struct Walk {
   uint32_t segment;     // the piece's last bucket, or the one in front of it
   bool hole;            // the piece is of no bucket
 
-  OXCCL_INLINE Walk(Machine& machine, uint64_t round_start, Workspace& workspace)
+  OXCCL_INLINE Walk(Machine& machine, const Together&, uint64_t round_start, Workspace& workspace)
       : machine(machine), workspace(workspace), in_buckets(has_buckets(machine, workspace)), begun(false) {
     if (OXCCL_LIKELY(!in_buckets)) return;
     start = at = to = memory_of(workspace)->offset_bytes + round_start;

@@ -76,11 +76,17 @@ OXCCL_INLINE void run_signals(Machine& machine, const Instruction* instructions)
   for (uint32_t s = lane(); s < run; s += lanes()) signal(machine, instructions[s]);
 }
 
-OXCCL_INLINE void write_headers(Machine& machine, const Workspace& workspace) {
-  const Move& move = workspace.move();
+OXCCL_INLINE void write_headers(Machine& machine, const Tables& tables, const Together& together,
+                                const Workspace& workspace) {
+  const bool several = together.several();
+  const uint32_t headers = several ? together.copies : workspace.move().destinations;
 #pragma unroll 1
-  for (uint32_t d = lane(); d < move.destinations; d += lanes())
-    write_header(machine, workspace.operands[move.sources + d], move.destination(d), move.len_bytes);
+  for (uint32_t h = lane(); h < headers; h += lanes()) {
+    const uint32_t number = several ? h : 0, d = several ? 0 : h;
+    const Move& move = workspace.moves[number];
+    const Operand& operand = tables.operands[together.first[number].index + move.sources + d];
+    write_header(machine, operand, move.destination(d), move.len_bytes);
+  }
 }
 
 // Tokens open windows: whoever has a peer's tokens may read and write its buffers. What happened to
@@ -117,25 +123,47 @@ OXCCL_INLINE bool run_tokens(Machine& machine, const Instruction* instructions,
   return agreed(machine);
 }
 
-// Moves the tile; a group's, bucket by bucket. False only on a host: where others of the block may
-// still be waiting, a thread whose wait was stopped goes on to where they agree.
+// Moves the tile; a group's, bucket by bucket; of several copies, each one's. False only on a host:
+// where others of the block may still be waiting, a thread whose wait was stopped goes on to where
+// they agree.
 template <class Reducer>
-OXCCL_INLINE bool move_operands(Machine& machine, const Reducer& reducer, uint64_t round_start,
-                                Workspace& workspace) {
+OXCCL_INLINE bool move_operands(Machine& machine, const Reducer& reducer, const Together& together,
+                                uint64_t round_start, Workspace& workspace) {
   bool done = false;
   if (try_plain_walk(machine, reducer, round_start, workspace, &done)) return done;
   // One place that moves, in a loop: a second copy of that code would not fit into a kernel's
   // registers.
-  Walk walk(machine, round_start, workspace);
+  Walk walk(machine, together, round_start, workspace);
 #pragma unroll 1
   while (walk.next()) reduce_copy(machine, workspace.moves[walk.piece()], reducer);
   return machine.fault.outcome == OUTCOME_DONE || !ONE_THREAD;
 }
 
+// The moves, and their operands as addresses: a thread for each of these. `len_bytes` is the first's.
+OXCCL_INLINE bool resolve_all(Machine& machine, const Tables& tables, const Together& together, uint64_t round_start,
+                              uint64_t len_bytes, Workspace& workspace) {
+  const Instruction* const first = together.first;
+  const bool several = together.several();
+  const uint32_t operands = several ? 2 * together.copies : uint32_t(first->sources) + first->destinations;
+  if (leader()) workspace.operands = tables.operands + first->index;
+#pragma unroll 1
+  for (uint32_t o = lane(); o < operands; o += lanes()) {
+    const uint32_t number = several ? o / 2 : 0, own = several ? o % 2 : o;
+    const Instruction& instruction = first[number];
+    const uint64_t len = several ? tile_of(instruction, round_start, tables.entry->tile_bytes) : len_bytes;
+    machine.step = instruction.step;
+    if (own == 0) workspace.moves[number] = move_of(machine.launch, instruction, len, Views(workspace.views) + o);
+    if (!resolve(machine, tables.operands[instruction.index + own], round_start, len, &workspace.views[o])) break;
+  }
+  return agreed(machine);
+}
+
 template <class Reducer>
-OXCCL_NOINLINE bool run_reduce_copy(Machine& machine, const Reducer& reducer,
-                                    const Instruction& instruction, const Operand* operands,
-                                    uint64_t round_start, uint64_t len_bytes, Workspace& workspace) {
+OXCCL_NOINLINE bool run_reduce_copy(Machine& machine, const Reducer& reducer, const Tables& tables,
+                                    const Together& together, uint64_t round_start, uint64_t len_bytes,
+                                    Workspace& workspace) {
+  const Instruction& instruction = *together.first;
+  const Operand* operands = tables.operands + instruction.index;
   const uint32_t count = uint32_t(instruction.sources) + instruction.destinations;
   const bool tree = instruction.flags & INSTRUCTION_TREE;
   if (OXCCL_UNLIKELY(count > MAX_OPERANDS || instruction.sources == 0 ||
@@ -152,35 +180,32 @@ OXCCL_NOINLINE bool run_reduce_copy(Machine& machine, const Reducer& reducer,
     len_bytes -= switched;
     if (switched != 0 && len_bytes == 0) return agreed(machine);
   }
-  if (leader()) {
-    workspace.operands = operands;
-    workspace.move() = move_of(machine.launch, instruction, len_bytes, workspace.views);
-  }
-#pragma unroll 1
-  for (uint32_t o = lane(); o < count; o += lanes())
-    if (!resolve(machine, operands[o], round_start, len_bytes, &workspace.views[o])) break;
-  if (!agreed(machine)) return false;
+  if (!resolve_all(machine, tables, together, round_start, len_bytes, workspace)) return false;
   if (by_switch) point_to_members(machine, instruction, operands, round_start, workspace);
   fence_tokens(instruction, INSTRUCTION_RELEASE);
   bool done = false;
   if (!try_private(machine, reducer, instruction, round_start, workspace, &done))
-    done = move_operands(machine, reducer, round_start, workspace);
+    done = move_operands(machine, reducer, together, round_start, workspace);
   if (!done) return false;
-  write_headers(machine, workspace);
+  write_headers(machine, tables, together, workspace);
   fence_tokens(instruction, INSTRUCTION_ACQUIRE);
   return agreed(machine);
 }
 
 template <class Reducer>
-OXCCL_INLINE bool move_tile(Machine& machine, const Reducer& reducer,
-                            const Instruction& instruction, const Operand* operands,
-                            uint64_t round_start, uint64_t tile_bytes, Workspace& workspace) {
-  const uint64_t total = instruction.len_bytes;
-  const uint64_t left = total > round_start ? total - round_start : 0;
-  const uint64_t len_bytes = left < tile_bytes ? left : tile_bytes;
+OXCCL_INLINE bool move_tile(Machine& machine, const Reducer& reducer, const Tables& tables,
+                            const Together& together, uint64_t round_start, Workspace& workspace) {
+  const Instruction& first = *together.first;
+  const uint64_t len_bytes = tile_of(first, round_start, tables.entry->tile_bytes);
   bool done = false;
-  if (try_short(machine, reducer, instruction, operands, round_start, len_bytes, &done)) return done;
-  return run_reduce_copy(machine, reducer, instruction, operands, round_start, len_bytes, workspace);
+  if (try_short(machine, reducer, first, tables.operands + first.index, round_start, len_bytes, &done)) return done;
+  return run_reduce_copy(machine, reducer, tables, together, round_start, len_bytes, workspace);
+}
+
+// How many instructions from here on are one step. Of buckets one is: each has a walk of its own.
+OXCCL_INLINE uint32_t copies_of_step(const Launch& launch, const Instruction& first) {
+  if (ONE_THREAD || launch.segments != nullptr) return 1;
+  return first.run < MOST_PIECES ? first.run : MOST_PIECES;
 }
 
 // One ReduceCopy, or as many of a run as can be done at once: `taken`.
@@ -188,14 +213,12 @@ template <class Reducer>
 OXCCL_INLINE bool run_moves(Machine& machine, const Reducer& reducer, const Tables& tables,
                             const Instruction* first, uint64_t round_start, Workspace& workspace,
                             uint32_t* taken) {
-  const Operand* operands = tables.operands + first->index;
-  const uint64_t tile_bytes = tables.entry->tile_bytes;
-  if (run_of(*first) > 1 && operands[1].space == SPACE_PEER_TOKENS)
+  if (run_of(*first) > 1 && tables.operands[first->index + 1].space == SPACE_PEER_TOKENS)
     return run_tokens(machine, first, tables.operands);
   bool done = false;
   if (try_at_once(machine, reducer, tables, first, round_start, workspace, &done)) return done;
-  *taken = 1;
-  return move_tile(machine, reducer, *first, operands, round_start, tile_bytes, workspace);
+  *taken = copies_of_step(machine.launch, *first);
+  return move_tile(machine, reducer, tables, {first, *taken}, round_start, workspace);
 }
 
 // Before the first send of a round; rounds advance past a multiple of LL_EPOCHS once in a long

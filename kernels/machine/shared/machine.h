@@ -52,6 +52,23 @@ struct Tables {
   const Advance* advances;
 };
 
+// How much of a reduce-copy a round moves.
+OXCCL_INLINE uint64_t tile_of(const Instruction& instruction, uint64_t round_start, uint64_t tile_bytes) {
+  const uint64_t total = instruction.len_bytes;
+  const uint64_t left = total > round_start ? total - round_start : 0;
+  return left < tile_bytes ? left : tile_bytes;
+}
+
+// What is one step of a reduce-copy: the instruction's, or several copies one behind the other. A
+// GPU's block has no barrier between these: what comes before and behind a copy takes as long as
+// moving 64 KiB, and is taken once for all.
+struct Together {
+  const Instruction* first;
+  uint32_t copies;
+
+  OXCCL_INLINE bool several() const { return !ONE_THREAD && copies > 1; }
+};
+
 // Which channel of the part's program the launch's is; none from the program's `channels` on.
 OXCCL_INLINE uint32_t channel_of_program(const Launch& launch, uint32_t channel) {
   return channel - launch.first_channel;

@@ -2,7 +2,7 @@
 //! what goes where.
 
 use super::{Flag, Instruction, Link, Operand, SEGMENTS, Source, Tree};
-use oxccl_format::{LANES, Lane};
+use oxccl_format::{LANES, Lane, MAX_OPERANDS};
 
 /// Slots per connection, by lane. Powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -151,46 +151,43 @@ impl RankBuilder {
         self.transfer(&[Read::Plain(source)], &[Write::Send(link)], false);
     }
 
-    /// Sends memory over several links: at once, if their messages announce themselves.
+    /// Sends memory over several links at once: it is read once.
     pub fn send_all(&mut self, source: Operand, links: &[Link]) {
-        // Of others the first could go before the last is written.
-        let at_once = links.iter().all(|link| link.lane.has_flags());
-        for links in links.chunks(if at_once { links.len().max(1) } else { 1 }) {
+        for links in links.chunks(MAX_OPERANDS - 1) {
             let writes: Vec<Write> = links.iter().copied().map(Write::Send).collect();
             self.transfer(&[Read::Plain(source)], &writes, false);
         }
     }
 
-    /// Sends to each peer something of its own. Of messages that announce themselves the credits
-    /// are awaited first, at once.
+    /// Sends to each peer something of its own. All credits are awaited first, and all messages
+    /// announced last, so that the copies follow one another: a GPU makes them one step, and whoever
+    /// receives from everybody waits for the last one anyway.
     pub fn send_each(&mut self, sends: impl IntoIterator<Item = (Operand, Link)>) {
-        let mut opened = Vec::new();
-        for (source, link) in sends {
-            match link.lane.has_flags() {
-                true => opened.push((source, self.open_outgoing(link))),
-                false => self.send(source, link),
-            }
-        }
-        for (source, mut message) in opened {
+        let sends = sends.into_iter();
+        let opened: Vec<_> =
+            sends.map(|(source, link)| (source, self.open_outgoing(link))).collect();
+        let copied = opened.into_iter().map(|(source, mut message)| {
             self.copy(source, &[message.segment()]);
+            message
+        });
+        for message in copied.collect::<Vec<_>>() {
             self.close_outgoing(message);
         }
     }
 
-    /// Receives a message from each peer into memory. Of messages that announce themselves the
-    /// credits are given last, at once.
+    /// Receives a message from each peer into memory: all are awaited first, and all credits given
+    /// last.
     pub fn recv_each(&mut self, receives: impl IntoIterator<Item = (Link, Operand)>) {
-        let mut opened = Vec::new();
-        for (link, destination) in receives {
-            if !link.lane.has_flags() {
-                self.recv_copy(link, destination);
-                continue;
-            }
-            let mut message = self.open_incoming(link);
+        let receives = receives.into_iter();
+        let opened: Vec<_> =
+            receives.map(|(link, destination)| (self.open_incoming(link), destination)).collect();
+        let copied = opened.into_iter().map(|(mut message, destination)| {
             self.copy(message.segment(), &[destination]);
-            opened.push(message);
+            message
+        });
+        for message in copied.collect::<Vec<_>>() {
+            self.close_incoming(message);
         }
-        opened.into_iter().for_each(|message| self.close_incoming(message));
     }
 
     /// Receives into memory.

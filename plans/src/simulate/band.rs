@@ -60,7 +60,7 @@ pub enum Whose {
 pub const BANDS: [Band; 7] = [
     Band { class: Class::Kernels, percent: 50, rows: 144 },
     Band { class: Class::Short, percent: 21, rows: 184 },
-    Band { class: Class::Middle, percent: 20, rows: 207 },
+    Band { class: Class::Middle, percent: 19, rows: 207 },
     Band { class: Class::Long, percent: 11, rows: 199 },
     Band { class: Class::ShortAcross, percent: 26, rows: 15 },
     Band { class: Class::MiddleAcross, percent: 36, rows: 24 },

@@ -1,12 +1,11 @@
-//! Which copies a GPU's block makes side by side, if they are short: as `lower` notes runs of them.
+//! Which copies a GPU's block makes as one step: as `lower` notes runs of them. Short ones are made
+//! side by side, longer ones one behind the other with no barrier between them.
 
 use crate::schedule::{Instruction, Operand};
 
-/// So long a tile may be: `AT_ONCE_BYTES` of kernels/machine/cuda/at_once.h.
-pub(super) const AT_ONCE_BYTES: u64 = 4096;
-
-/// A block's warps, of which each makes a copy at a time.
-const WARPS: usize = 16;
+/// So many at most: a block's warps, of which each makes a short one, and as many are taken of longer
+/// ones (`MOST_PIECES` of kernels/machine/cuda/target.h).
+const MOST: usize = 16;
 
 /// The copies that follow one another up to here, as (from, to).
 #[derive(Default)]
@@ -25,7 +24,7 @@ impl Copies {
         };
         // Tokens of peers are taken by a thread each, and there are more of these than ranks.
         let is_token = matches!(one.1, Operand::PeerTokens(_));
-        let is_full = self.0.len() >= WARPS && !is_token;
+        let is_full = self.0.len() >= MOST && !is_token;
         if is_full || self.0.iter().any(disturbs) {
             self.0.clear();
         }

@@ -7,8 +7,8 @@
 //! - **An instruction** costs its device's `instruction_ns`, on a GPU once for waits or signals
 //!   that follow one another. A reduce-copy costs `move_ns`, `operand_ns` for each operand, and
 //!   whatever takes longest of what its channels can read and write, what they can fold, its
-//!   device's memory, and the links that it crosses. A GPU makes short copies that follow one
-//!   another side by side, and `move_ns` and `operand_ns` are those of the first (`beside.rs`).
+//!   device's memory, and the links that it crosses. A GPU makes copies that follow one
+//!   another one step, and `move_ns` and `operand_ns` are those of the first (`beside.rs`).
 //! - **Kernels of one schedule** ([`crate::hot`]) cost less: what the device says of them.
 //! - **A link** serves what crosses it in the order in which it is asked, at its bandwidth, and is
 //!   never idle while it has been asked. A message is through when the slowest link of its way is,

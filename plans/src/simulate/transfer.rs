@@ -1,11 +1,11 @@
 //! Reduce-copies: loads, folds and stores, the links that they cross, and the messages that come of
 //! them.
 
-use super::beside::AT_ONCE_BYTES;
 use super::bundle::{Bundle, Rounds};
 use super::machine::{Machine, Signal, Went};
 use super::program::{Access, AccessKind, Step, Way};
 use super::servers::{Time, from_ns, transfer};
+use crate::schedule::SEGMENTS;
 use crate::topology::Processor;
 
 impl Machine<'_> {
@@ -57,6 +57,13 @@ impl Machine<'_> {
         Went::Later(finish)
     }
 
+    /// Whether it begins a message that an adapter moves.
+    fn is_posted(&self, to: &Access) -> bool {
+        let is_first = to.message.is_multiple_of(SEGMENTS);
+        let sends = matches!(to.kind, AccessKind::Send(_));
+        sends && is_first && self.compiled.ways[to.way as usize].posted
+    }
+
     /// Loads, folds and stores; from when, until when.
     fn move_bytes(
         &mut self,
@@ -71,9 +78,15 @@ impl Machine<'_> {
         let start = self.processes[at].time;
         let operands = (sources.len() + destinations.len()) as f64;
         let own = device.move_ns + device.operand_ns * operands;
-        // Warps of a GPU's block make short ones side by side.
         let is_gpu = device.processor == Processor::Gpu;
-        let overhead = if beside && is_gpu && bytes.one <= AT_ONCE_BYTES { 0.0 } else { own };
+        let posted = destinations.iter().filter(|to| self.is_posted(to)).count();
+        // A GPU's block makes them one step with those in front, but for what adapters move: each
+        // message is handed to them by itself.
+        let overhead = match is_gpu {
+            true if beside => device.move_ns * posted as f64,
+            true => own + device.move_ns * posted.saturating_sub(1) as f64,
+            false => own,
+        };
         let begun = start + from_ns(overhead);
         let all = sources.iter().chain(destinations);
         let touched: u64 = all.map(|access| bytes.on_a_channel(access.kind)).sum();

@@ -9,8 +9,9 @@ use crate::topology::Processor;
 pub struct Limits {
     /// Most channels of a call.
     pub max_channels: usize,
-    /// Payload of a slot on the slots lane, where all ranks share a node.
-    pub slot_bytes: usize,
+    /// Payload of a slot on the slots lane, where all ranks share a node; unless that is said, by
+    /// their number.
+    pub slot_bytes: Option<usize>,
     /// The same where ranks are on several nodes; unless that is said, by their number.
     pub link_slot_bytes: Option<usize>,
     /// Payload of a slot on the LL lane, and on the LL128 lane.
@@ -21,7 +22,7 @@ impl Limits {
     /// Threads of a host. Each takes a core, so there are few.
     pub const HOST: Limits = Limits {
         max_channels: 4,
-        slot_bytes: 64 << 10,
+        slot_bytes: Some(64 << 10),
         link_slot_bytes: None,
         ll_slot_bytes: 4 << 10,
     };
@@ -32,7 +33,7 @@ impl Limits {
     /// 0.4 times as long in place.
     pub const GPU: Limits = Limits {
         max_channels: 16,
-        slot_bytes: 64 << 10,
+        slot_bytes: None,
         link_slot_bytes: None,
         ll_slot_bytes: 4 << 10,
     };
@@ -41,17 +42,23 @@ impl Limits {
     /// of each of which it gets smaller pieces.
     pub const FEW_NODES: usize = 32;
 
-    /// Payload of the slots lane's slots, where ranks are on so many nodes.
-    pub fn plain_slot_bytes(&self, nodes: usize) -> usize {
+    /// Payload of the slots lane's slots, where so many ranks are on so many nodes. Few ranks of a
+    /// node have longer ones, which take fewer rounds: there is memory for those to seven peers.
+    pub fn plain_slot_bytes(&self, nodes: usize, ranks: usize) -> usize {
+        if nodes <= 1 {
+            return self.slot_bytes.unwrap_or(match ranks {
+                ..=2 => 512 << 10,
+                3 => 256 << 10,
+                4 | 5 => 128 << 10,
+                _ => 64 << 10,
+            });
+        }
         let [few, many] = match self.max_channels {
             ..=8 => [512 << 10, 128 << 10],
             _ => [256 << 10, 64 << 10],
         };
         let usual = if nodes > Limits::FEW_NODES { many } else { few };
-        match nodes {
-            0 | 1 => self.slot_bytes,
-            _ => self.link_slot_bytes.unwrap_or(usual),
-        }
+        self.link_slot_bytes.unwrap_or(usual)
     }
 
     /// The defaults of a kind of device.

@@ -72,7 +72,7 @@ impl Question {
 
     /// Payload of the slots lane's slots.
     pub fn plain_slot_bytes(&self) -> usize {
-        self.limits.plain_slot_bytes(self.nodes)
+        self.limits.plain_slot_bytes(self.nodes, self.collective.ranks)
     }
 
     /// The channels that are pinned, or these. Send/recv has connections for one.

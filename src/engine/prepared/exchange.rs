@@ -27,7 +27,7 @@ impl Maker<'_> {
         if messages.is_empty() {
             return Ok(());
         }
-        let slot_bytes = self.config.advanced.slot_bytes;
+        let slot_bytes = self.slot_bytes();
         let tiles =
             Tiles { slot_bytes, ll_bytes: self.config.advanced.ll_slot_bytes.min(slot_bytes) };
         let links = self.links;
@@ -116,6 +116,11 @@ impl Maker<'_> {
         pattern
     }
 
+    /// Payload of the slots lane's slots.
+    fn slot_bytes(&self) -> usize {
+        self.config.limits().plain_slot_bytes(1, self.ranks.control.ranks())
+    }
+
     /// Where the phase's share of each stretch is.
     fn layout(&self, stretches: &[Stretch], phase: &Phase, slot_bytes: usize) -> Layout {
         let mut layout = RankLayout {
@@ -149,7 +154,7 @@ impl Maker<'_> {
             channels: 1,
             first_connections: self.config.max_channels,
             most_channels: 1,
-            tile_bytes: self.config.advanced.slot_bytes,
+            tile_bytes: self.slot_bytes(),
             stream: false,
             cma: false,
             virtual_bytes: None,

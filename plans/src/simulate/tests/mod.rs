@@ -39,7 +39,7 @@ impl Case {
         let network = Network::new(topology, ranks, None).unwrap();
         let (channels, tile_bytes) = match network.device(0).processor {
             Processor::Gpu => (GPU_CHANNELS, GPU_TILE_BYTES),
-            Processor::Cpu => (1, Limits::HOST.slot_bytes),
+            Processor::Cpu => (1, Limits::HOST.plain_slot_bytes(1, ranks)),
         };
         let options = Options { channels, tile_bytes, ..Options::default() };
         let collective = match kind {
