@@ -14,6 +14,7 @@ use oxccl::{
     F8E5M2, Kind, Memory, OpKind, Order, Pin, ReduceOp, Work, bf16, f16,
 };
 use oxccl_cuda_stand_in::control::Control;
+use oxccl_transports::Bootstrap;
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
@@ -293,6 +294,50 @@ pub(crate) fn some_long_copies(mut comm: Communicator, every: usize) {
             let case = Case { entry, placement, order, op, in_place, root, count, channels, seed };
             comm.set_pin(pin(&case)).unwrap();
             check::<u8>(&comm, &stream, &case);
+        }
+    }
+    comm.barrier().unwrap();
+}
+
+/// Longer copies that follow one another, which a block takes as one step: to each of several peers,
+/// through slots that hold more than what threads copy side by side, and in place.
+pub(crate) fn copies_in_a_row(_: &mut dyn Bootstrap) {
+    const RANKS: usize = 4;
+    let usual = config();
+    let advanced = Advanced {
+        slot_bytes: Some(8192),
+        hot_kernels: false,
+        single_launch: Some(false),
+        ..usual.advanced
+    };
+    let comms = Communicator::local_with(RANKS, &Config { advanced, ..usual }).unwrap();
+    std::thread::scope(|scope| {
+        for comm in comms {
+            scope.spawn(|| rows(comm));
+        }
+    });
+}
+
+fn rows(mut comm: Communicator) {
+    let (stream, placement) = (stream(&comm), Placement::one_node(comm.world_size()));
+    let direct = |entry: &&Entry| {
+        let is_direct = matches!(
+            entry.algorithm,
+            Algorithm::Direct | Algorithm::Pairwise | Algorithm::TwoShot | Algorithm::OneShot
+        );
+        is_direct && !entry.encoding.has_flags() && entry.kind != Kind::SendRecv
+    };
+    let mut rng = Rng(13);
+    for entry in catalogue().filter(direct) {
+        for in_place in [false, true].into_iter().take(1 + usize::from(entry.in_place)) {
+            let (op, order, channels, root) = (OpKind::Sum, Order::Any, CHANNELS, 1);
+            // A channel's part of a chunk is a slot and a half.
+            let count = 6 * 1024 + rng.next() as usize % 500;
+            let count = if entry.kind == Kind::AllReduce { count * 4 } else { count };
+            let seed = rng.next();
+            let case = Case { entry, placement, order, op, in_place, root, count, channels, seed };
+            comm.set_pin(pin(&case)).unwrap();
+            check::<f32>(&comm, &stream, &case);
         }
     }
     comm.barrier().unwrap();

@@ -446,6 +446,9 @@ cases! {
     one_launch_for_all_ranks = joined::launches, StandIn, 1, [MANY, needs("6")];
     one_launch_for_groups_of_all_ranks = joined::groups, StandIn, 1, [MANY, needs("6")];
     hot_kernels = hot::kernels, Anything, 1, [MANY, needs("12")];
+    copies_in_a_row = calls::copies_in_a_row, Anything, 1, [MANY, needs("8")];
+    copies_in_a_row_thread_by_thread = calls::copies_in_a_row, StandIn, 1, [MANY, EMULATED];
+    memory_is_ordered_in_copies_in_a_row = calls::copies_in_a_row, StandIn, 1, [MANY, ORDERED];
     hot_kernels_thread_by_thread = hot::kernels, StandIn, 1, [MANY, EMULATED, needs("6")];
     one_launch_thread_by_thread = joined::launches, StandIn, 1, [MANY, EMULATED, needs("6")];
     one_launch_in_a_graph = joined::captured, StandIn, 1, [MANY];
