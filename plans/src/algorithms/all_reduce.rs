@@ -104,7 +104,7 @@ fn ring(request: &Request) -> Schedule {
             return b.transfer(&[Read::Raw(Operand::Input(0))], &[output], true);
         }
         let writes = [output, Write::Send(team.next())];
-        team.reduce_scatter_ring(b, part, None, &writes, true);
+        team.reduce_scatter_ring(b, part, &[], &writes, true);
         for step in 1..team.len() {
             team.all_gather_step(b, step, part);
         }
@@ -116,7 +116,7 @@ fn direct_ring(request: &Request) -> Schedule {
     request.schedule(Chunking::PerRank(1), Chunking::PerRank(1), |b| {
         let (team, part) = (request.world(b.rank()), |place| place);
         let output = [Write::To(Operand::Output(b.rank()))];
-        team.reduce_scatter_direct(b, part, None, &output, true);
+        team.reduce_scatter_direct(b, part, &[], &output, true);
         team.all_gather_ring(b, part);
     })
 }

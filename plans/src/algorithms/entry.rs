@@ -250,6 +250,10 @@ impl Entry {
         let in_place = self.encoding == Encoding::Windows;
         let inside = if inner == Inner::Ring { 2 } else { local };
         match outer {
+            // What a rank keeps is added up in one go: of its node, its row and its column.
+            Outer::Grid if self.kind == Kind::ReduceScatter => {
+                local + at_once - 1 + nodes / at_once - 1
+            }
             // In windows the node's own part is reduced together with those of the others.
             Outer::Direct | Outer::Grid if in_place && inner == Inner::Direct => {
                 local + at_once - 1

@@ -27,7 +27,7 @@ fn rings(request: &Request) -> Schedule {
             for (ring, team) in &teams {
                 let part = |place| ring * n + team.member(place);
                 let writes = [Write::To(Operand::Output(part(team.me))), Write::Send(team.next())];
-                team.reduce_scatter_step(b, step, part, None, &writes, true);
+                team.reduce_scatter_step(b, step, part, &[], &writes, true);
             }
         }
         for step in 1..n {

@@ -82,7 +82,7 @@ pub enum Outer {
     Doubling,
     /// Two binary trees of nodes.
     Tree,
-    /// Groups of nodes exchange inside, and then by doubling with each other.
+    /// Nodes of a group exchange, and so do groups: in two dimensions.
     Grid,
     /// A ring of all ranks for each rail, on which it leaves a node and enters the next.
     Rails,

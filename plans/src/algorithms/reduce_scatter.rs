@@ -41,6 +41,6 @@ fn direct_windows(request: &Request) -> Schedule {
 fn ring(request: &Request) -> Schedule {
     request.rotational(Chunking::PerRank(1), Chunking::Whole, |b| {
         let output = [Write::To(Operand::Output(0))];
-        request.world(b.rank()).reduce_scatter_ring(b, |place| place, None, &output, true);
+        request.world(b.rank()).reduce_scatter_ring(b, |place| place, &[], &output, true);
     })
 }

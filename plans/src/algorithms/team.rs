@@ -97,7 +97,7 @@ impl Team {
         &self,
         b: &mut RankBuilder,
         part: impl Fn(usize) -> usize,
-        also: Option<Read>,
+        also: &[Read],
         writes: &[Write],
         finish: bool,
     ) {
@@ -109,7 +109,7 @@ impl Team {
             true => Read::Raw(Operand::Input(own)),
             false => Read::RecvRaw(self.link(place)),
         });
-        b.transfer(&all.chain(also).collect::<Vec<Read>>(), writes, finish);
+        b.transfer(&all.chain(also.iter().copied()).collect::<Vec<Read>>(), writes, finish);
     }
 
     /// The same around the ring: chunk c starts behind its member, every rank adding its own, until
@@ -118,7 +118,7 @@ impl Team {
         &self,
         b: &mut RankBuilder,
         part: impl Fn(usize) -> usize,
-        also: Option<Read>,
+        also: &[Read],
         writes: &[Write],
         finish: bool,
     ) {
@@ -136,7 +136,7 @@ impl Team {
         b: &mut RankBuilder,
         step: usize,
         part: impl Fn(usize) -> usize,
-        also: Option<Read>,
+        also: &[Read],
         writes: &[Write],
         finish: bool,
     ) {
@@ -151,8 +151,7 @@ impl Team {
         if step + 1 < n {
             b.transfer(&[partial, Read::Raw(own)], &[Write::Send(self.next())], false);
         } else {
-            let all = [partial, Read::Raw(own)].into_iter().chain(also);
-            b.transfer(&all.collect::<Vec<Read>>(), writes, finish);
+            b.transfer(&[&[partial, Read::Raw(own)], also].concat(), writes, finish);
         }
     }
 

@@ -60,6 +60,11 @@ const IN_PLACE_DOUBLING_BYTES: usize = 4 << 20;
 const GRID_MIN_BYTES_PER_NODE: usize = 256 << 10;
 const GRID_MIN_BYTES: [usize; 2] = [2 << 20, 4 << 20];
 const GRID_MAX_BYTES_PER_NODE: usize = 8 << 20;
+/// From so many nodes on an all-gather goes along rows and columns of them, up to so many bytes for
+/// each node, and so many in all.
+const GRID_GATHER_MIN_NODES: usize = 8;
+const GRID_GATHER_BYTES_PER_NODE: usize = 1 << 20;
+const GRID_GATHER_MAX_BYTES: usize = 32 << 20;
 /// The same of two nodes, whose ring is one step as well.
 const DOUBLING_OF_TWO_MAX_BYTES: usize = 16 << 10;
 /// Up to so many bytes each node sends to all others at once: of an all-gather, whose parts are
@@ -187,7 +192,11 @@ fn between_nodes(question: &Question) -> Vec<Wish> {
                 || (scatters && bytes >= LONG_MIN_BYTES);
             let outers =
                 if at_once { [Outer::Direct, Outer::Ring] } else { [Outer::Ring, Outer::Direct] };
-            let mut wishes: Vec<Wish> = outers.into_iter().flat_map(by).collect();
+            let most = (GRID_GATHER_BYTES_PER_NODE * nodes).min(GRID_GATHER_MAX_BYTES);
+            let in_groups = !scatters && nodes >= GRID_GATHER_MIN_NODES && bytes <= most;
+            let grid = in_groups.then_some(hierarchical(Outer::Grid, Encoding::Windows));
+            let mut wishes: Vec<Wish> =
+                grid.into_iter().chain(outers.into_iter().flat_map(by)).collect();
             wishes.push(slots(Algorithm::Direct, "one rank a node: one step"));
             wishes
         }

@@ -124,7 +124,7 @@ fn doubling(request: &Request, inner: Inner) -> Schedule {
             let chunk = chunk(slice);
             let output = Operand::Output(chunk(place.node.me));
             spread(b, local, output, &doubling.sends(0), |b, writes| {
-                place.reduce_inside(b, inner, chunk, None, writes, false);
+                place.reduce_inside(b, inner, chunk, &[], writes, false);
             });
         }
         for level in 0..doubling.levels() {
@@ -162,7 +162,7 @@ fn trees(request: &Request, inner: Inner) -> Schedule {
             for (slice, tree) in both(slice(0)) {
                 let output = [Write::To(Operand::Output(chunk(slice, me, tree)))];
                 let part = |member| chunk(slice, member, tree);
-                place.reduce_inside(b, inner, part, None, &output, false);
+                place.reduce_inside(b, inner, part, &[], &output, false);
             }
             if let Some(slice) = slice(1) {
                 let chunks = [0, 1].map(|tree| chunk(slice, me, tree));

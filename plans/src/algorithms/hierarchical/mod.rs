@@ -61,7 +61,9 @@ pub(super) const ENTRIES: &[Entries] = &[
     row(AllReduce, RING, Outer::Ring, BETWEEN_NODES, Orders::None, all_reduce::ring_ring),
     row(AllReduce, RING, Outer::Doubling, BETWEEN_NODES, Orders::None, all_reduce::ring_doubling),
     row(AllReduce, RING, Outer::Tree, BETWEEN_NODES, Orders::None, all_reduce::ring_tree),
-    row(AllReduce, DIRECT, Outer::Grid, SLOTS_AND_WINDOWS, Orders::None, grid::direct_grid),
+    row(AllReduce, DIRECT, Outer::Grid, SLOTS_AND_WINDOWS, Orders::None, grid::all_reduce),
+    row(ReduceScatter, DIRECT, Outer::Grid, SLOTS_AND_WINDOWS, Orders::None, grid::reduce_scatter),
+    row(AllGather, DIRECT, Outer::Grid, SLOTS_AND_WINDOWS, Orders::All, grid::all_gather),
     row(AllReduce, NVLS, Outer::Direct, IN_WINDOWS, Orders::None, all_reduce::nvls_direct),
     row(AllReduce, NVLS, Outer::Ring, IN_WINDOWS, Orders::None, all_reduce::nvls_ring),
     row(AllReduce, NVLS, Outer::Doubling, IN_WINDOWS, Orders::None, all_reduce::nvls_doubling),
@@ -123,6 +125,7 @@ const fn row(
 ) -> Entries {
     let needs: &[Need] = match (kind, inner, outer) {
         (_, Inner::Nvls, _) => &[Need::Nodes, Need::Beside, Need::Terms],
+        (AllGather, _, Outer::Grid) => &[Need::Grid],
         (_, _, Outer::Grid) => &[Need::Grid, Need::Terms],
         (AllReduce | Reduce | ReduceScatter, ..) => &[Need::Nodes, Need::Terms],
         _ => &[Need::Nodes],

@@ -102,25 +102,24 @@ impl Place {
         b: &mut RankBuilder,
         inner: Inner,
         part: impl Fn(usize) -> usize,
-        also: Option<Read>,
+        also: &[Read],
         writes: &[Write],
         finish: bool,
     ) {
         match inner {
             Inner::Nvls => {
                 let chunk = part(self.node.me);
-                let (output, last) = (Operand::Output(chunk), also.is_none());
+                let (output, last) = (Operand::Output(chunk), also.is_empty());
                 let inputs = Read::Raw(self.everywhere(Buffer::Input, chunk));
                 b.transfer(&[inputs], &[Write::To(output)], finish && last);
                 // Nothing is beside what a switch reduces.
                 if !last || *writes != [Write::To(output)] {
-                    let reads: Vec<Read> = [Read::Plain(output)].into_iter().chain(also).collect();
+                    let reads = [&[Read::Plain(output)], also].concat();
                     b.transfer(&reads, writes, finish && !last);
                 }
             }
             _ if self.windows => {
-                let reads: Vec<Read> =
-                    self.inputs(part(self.node.me)).into_iter().chain(also).collect();
+                let reads = [&*self.inputs(part(self.node.me)), also].concat();
                 b.transfer(&reads, writes, finish);
             }
             Inner::Direct => self.node.reduce_scatter_direct(b, part, also, writes, finish),

@@ -23,7 +23,7 @@ pub(super) fn all_reduce(request: &Request) -> Schedule {
             for (ring, team) in teams.iter().enumerate() {
                 let part = |place| ring * n + team.member(place);
                 let writes = [Write::To(Operand::Output(part(team.me))), Write::Send(team.next())];
-                team.reduce_scatter_step(b, step, part, None, &writes, true);
+                team.reduce_scatter_step(b, step, part, &[], &writes, true);
             }
         }
         gather(b, &teams, |ring, member| ring * n + member);
@@ -39,7 +39,7 @@ pub(super) fn reduce_scatter(request: &Request) -> Schedule {
             for (ring, team) in teams.iter().enumerate() {
                 let part = |place| team.member(place) * rings + ring;
                 let writes = [Write::To(Operand::Output(ring))];
-                team.reduce_scatter_step(b, step, part, None, &writes, true);
+                team.reduce_scatter_step(b, step, part, &[], &writes, true);
             }
         }
     })

@@ -30,7 +30,7 @@ fn hierarchical(request: &Request, inner: Inner) -> Schedule {
             true if b.rank() == root => Write::To(Operand::Output(node.me)),
             true => Write::Send(node.link(root_place)),
         };
-        place.reduce_inside(b, inner, |member| member, also, &[write], is_last);
+        place.reduce_inside(b, inner, |member| member, also.as_slice(), &[write], is_last);
         if b.rank() == root {
             for member in node.others() {
                 b.recv_copy(node.link(member), Operand::Output(member));

@@ -46,7 +46,7 @@ pub(super) fn cross(b: &mut RankBuilder, place: &Place, inner: Inner, outer: Out
     if outer != Outer::Ring {
         for to in rail.others() {
             let send = [Write::Send(rail.link(to))];
-            place.reduce_inside(b, inner, |member| place.chunk(to, member), None, &send, false);
+            place.reduce_inside(b, inner, |member| place.chunk(to, member), &[], &send, false);
         }
         return;
     }
@@ -54,7 +54,14 @@ pub(super) fn cross(b: &mut RankBuilder, place: &Place, inner: Inner, outer: Out
         let to = (rail.me + place.nodes() - 1 - step) % place.nodes();
         let also = (step > 0).then(|| Read::Recv(rail.previous()));
         let next = [Write::Send(rail.next())];
-        place.reduce_inside(b, inner, |member| place.chunk(to, member), also, &next, false);
+        place.reduce_inside(
+            b,
+            inner,
+            |member| place.chunk(to, member),
+            also.as_slice(),
+            &next,
+            false,
+        );
     }
 }
 
@@ -73,11 +80,11 @@ pub(super) fn finish(
     if outer == Outer::Ring {
         let also = (place.nodes() > 1).then(|| Read::Recv(rail.previous()));
         return spread(b, place.local() + 1, output, sends, |b, writes| {
-            place.reduce_inside(b, inner, chunk, also, writes, is_final);
+            place.reduce_inside(b, inner, chunk, also.as_slice(), writes, is_final);
         });
     }
     if !place.reads_inputs(inner) {
-        place.reduce_inside(b, inner, chunk, None, &[Write::To(output)], false);
+        place.reduce_inside(b, inner, chunk, &[], &[Write::To(output)], false);
     }
     // Awaited and given back in the same order by all, relative to their own rank.
     let mut messages: Vec<Incoming> =
