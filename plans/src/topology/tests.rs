@@ -17,6 +17,23 @@ fn every_preset_is_well_formed_and_survives_its_own_text() {
 }
 
 #[test]
+fn every_example_is_well_formed_and_joins_all_of_its_devices() {
+    let mut examples = 0;
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "toml") {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let topology = Topology::parse(&text, path.to_str().unwrap()).unwrap();
+            let ranks = topology.nodes * topology.devices_per_node();
+            assert_eq!(Network::new(&topology, ranks, None).unwrap().nodes(), topology.nodes);
+            examples += 1;
+        }
+    }
+    assert!(examples >= 3, "{examples}");
+}
+
+#[test]
 fn presets_have_several_nodes_and_wrong_ones_name_the_right_ones() {
     assert_eq!(preset("dgx-h100 x 3").unwrap().nodes, 3);
     assert_eq!(preset("dgx-h100").unwrap().nodes, 1);
