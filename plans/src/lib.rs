@@ -26,6 +26,7 @@ pub mod algorithms;
 pub mod collective;
 pub mod custom;
 pub mod element;
+mod hash;
 pub mod hot;
 pub mod length;
 pub mod lower;

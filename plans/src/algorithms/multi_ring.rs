@@ -40,9 +40,10 @@ fn rings(request: &Request) -> Schedule {
 
 /// The ring in which the next rank is `stride` ranks further.
 fn team(request: &Request, rank: usize, stride: usize) -> Team {
-    let members: Vec<usize> = (0..request.ranks()).map(|p| p * stride % request.ranks()).collect();
-    let me = members.iter().position(|member| *member == rank).unwrap_or(0);
-    Team::new(members, me, request.encoding)
+    let ranks = request.ranks();
+    let member = move |place: usize| place * stride % ranks;
+    let me = (0..ranks).find(|place| member(*place) == rank).unwrap_or(0);
+    Team::new(ranks, me, request.encoding, member)
 }
 
 /// Strides that lead through all ranks, each with its opposite: 1, -1, and others as far as there

@@ -61,7 +61,7 @@ impl Request {
 
     /// All ranks.
     pub(super) fn world(&self, rank: usize) -> Team {
-        Team::new((0..self.ranks()).collect(), rank, self.encoding)
+        Team::new(self.ranks(), rank, self.encoding, |place| place)
     }
 
     /// Into how many chunks something that travels far is divided, so that its steps overlap. Small
@@ -130,16 +130,13 @@ impl Request {
             return self.schedule(input, output, part);
         };
         let alike = |ranks: Range<usize>| -> Vec<Vec<Instruction>> {
-            let needed = ranks.len().min(period);
-            let mut firsts = vec![Vec::new(); period];
-            for rank in ranks.clone().take(needed) {
-                firsts[rank % period] = self.list(rank % period, &part);
-            }
-            let turned = |rank: usize| {
-                let (first, by) = symmetry.home(rank);
-                firsts[first].iter().map(|one| symmetry.instruction(one, by)).collect()
+            let firsts = ranks.clone().take(period).map(|rank| self.list(rank % period, &part));
+            let firsts: Vec<_> = firsts.collect();
+            let turned = |(rank, first): (usize, &Vec<Instruction>)| {
+                let (_, by) = symmetry.home(rank);
+                first.iter().map(|one| symmetry.instruction(one, by)).collect()
             };
-            ranks.map(turned).collect()
+            ranks.zip(firsts.iter().cycle()).map(turned).collect()
         };
         let lists = match &self.whose {
             Whose::Period => vec![Vec::new(); period],

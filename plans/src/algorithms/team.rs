@@ -4,14 +4,24 @@
 
 use super::Encoding;
 use crate::schedule::{Lane, Link, Operand, RankBuilder, Read, Write};
+use std::fmt;
+use std::rc::Rc;
 
-/// A rank's team, in the order in which the members have their places.
-#[derive(Clone, Debug)]
+/// A rank's team. Who has which place is told, not listed: a rank of many thousands has few peers.
+#[derive(Clone)]
 pub(super) struct Team {
-    members: Vec<usize>,
+    len: usize,
+    member: Rc<dyn Fn(usize) -> usize>,
     /// This rank's place.
     pub(super) me: usize,
     lane: Lane,
+}
+
+impl fmt::Debug for Team {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Team { len, me, lane, .. } = self;
+        f.debug_struct("Team").field("len", len).field("me", me).field("lane", lane).finish()
+    }
 }
 
 /// What a rank holds of a chunk when a part begins.
@@ -50,24 +60,36 @@ impl Held {
 }
 
 impl Team {
-    /// The team of these ranks, of which this rank has the place `me`.
-    pub(super) fn new(members: Vec<usize>, me: usize, encoding: Encoding) -> Team {
-        Team { members, me, lane: encoding.lane() }
+    /// The team of so many ranks, of which this rank has the place `me`. `member` tells who has a
+    /// place.
+    pub(super) fn new(
+        len: usize,
+        me: usize,
+        encoding: Encoding,
+        member: impl Fn(usize) -> usize + 'static,
+    ) -> Team {
+        Team { len, member: Rc::new(member), me, lane: encoding.lane() }
     }
 
-    /// The team of the members at these places, of which this rank has the place `me`.
-    pub(super) fn some(&self, places: impl IntoIterator<Item = usize>, me: usize) -> Team {
-        let members = places.into_iter().map(|place| self.member(place)).collect();
-        Team { members, me, lane: self.lane }
+    /// The team of so many of its members, of which this rank has the place `me`. `place` tells
+    /// which place a member has here.
+    pub(super) fn some(
+        &self,
+        len: usize,
+        me: usize,
+        place: impl Fn(usize) -> usize + 'static,
+    ) -> Team {
+        let all = Rc::clone(&self.member);
+        Team { len, member: Rc::new(move |at| all(place(at))), me, lane: self.lane }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.members.len()
+        self.len
     }
 
     /// The member at a place.
     pub(super) fn member(&self, place: usize) -> usize {
-        self.members[place % self.len()]
+        (self.member)(place % self.len)
     }
 
     /// The data connection to the member at a place.

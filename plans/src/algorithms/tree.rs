@@ -144,12 +144,33 @@ fn root(low: usize, high: usize) -> usize {
 mod tests {
     use super::*;
     use crate::algorithms::Encoding;
+    use crate::schedule::{SLOTS, Tree};
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    /// However many ranks there are, one's part is made by asking for its few peers alone.
+    #[test]
+    fn a_rank_of_very_many_asks_for_its_peers_alone() {
+        let n = 65_536;
+        for rank in [0, 1, n / 2 - 1, n - 1] {
+            let asked = Rc::new(Cell::new(0));
+            let counts = Rc::clone(&asked);
+            let team = Team::new(n, rank, Encoding::Slots, move |place| {
+                counts.set(counts.get() + 1);
+                place
+            });
+            let mut b = RankBuilder::new(rank, SLOTS, Tree::Left);
+            double_tree(&mut b, &team, [0, PIPELINE], PIPELINE, Held::Raw);
+            let instructions = b.finish().len();
+            assert!(asked.get() <= instructions, "{rank}: {} for {instructions}", asked.get());
+        }
+    }
 
     #[test]
     fn no_rank_has_children_twice() {
         for n in 1..200 {
             for rank in 0..n {
-                let team = Team::new((0..n).collect(), rank, Encoding::Ll);
+                let team = Team::new(n, rank, Encoding::Ll, |place| place);
                 let nodes = [0, 1].map(|shift| Node::of(&team, shift));
                 assert!(nodes.iter().any(|node| node.left.is_none()), "{rank} of {n}: {nodes:?}");
                 assert!(nodes.iter().all(|node| node.depth <= node.height), "{rank} of {n}");

@@ -2,7 +2,8 @@
 //! what goes where.
 
 use super::{Flag, Instruction, Link, Operand, SEGMENTS, Source, Tree};
-use oxccl_format::{LANES, Lane, MAX_OPERANDS};
+use crate::hash::Map;
+use oxccl_format::{Lane, MAX_OPERANDS};
 
 /// Slots per connection, by lane. Powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -335,17 +336,14 @@ impl RankBuilder {
     }
 }
 
-/// Messages by peer and lane.
+/// Messages by peer and lane: a rank of many thousands has few peers.
 #[derive(Debug, Default)]
-struct Counts(Vec<[u32; LANES]>);
+struct Counts(Map<(usize, Lane), u32>);
 
 impl Counts {
     /// The count so far, which then grows by one.
     fn bump(&mut self, Link { peer, lane, .. }: Link) -> u32 {
-        if self.0.len() <= peer {
-            self.0.resize(peer + 1, [0; LANES]);
-        }
-        let count = &mut self.0[peer][lane as usize];
+        let count = self.0.entry((peer, lane)).or_default();
         *count += 1;
         *count - 1
     }

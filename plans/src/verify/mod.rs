@@ -50,7 +50,6 @@
 pub(crate) mod clock;
 mod expect;
 mod group;
-mod hash;
 mod machine;
 mod memory;
 mod operand;
@@ -71,9 +70,9 @@ pub use symmetric::{Difference, Symmetric, Unlike, Unproven};
 pub use violation::{Arithmetic, Awaited, Malformed, Misuse, Stuck, Violation};
 
 use crate::collective::{Kind, Order};
+use crate::hash::Map;
 use crate::schedule::{Buffer, Distance, Lane, Link, Schedule, Tree};
 use clock::{Clock, Knowledge, Own};
-use hash::Map;
 use machine::{Machine, Origins};
 use route::{Route, Routes};
 use sets::ConnectionSets;

@@ -1,8 +1,8 @@
 //! What goes over one direction of a connection.
 
 use super::clock::{Event, Knowledge};
-use super::hash::Map;
 use super::value::Value;
+use crate::hash::Map;
 use crate::schedule::{Distance, Flag, Lane, Link, Symmetry};
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};

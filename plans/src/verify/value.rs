@@ -4,9 +4,9 @@
 //! distance turns an expression into itself, so that an id and a distance say exactly which it is.
 
 use super::expect::Expectation;
-use super::hash::Map;
 use super::violation::Arithmetic;
 use crate::collective::Kind;
+use crate::hash::Map;
 use crate::schedule::{Buffer, Distance, Symmetry, Tree, Turning};
 use std::fmt::Write;
 

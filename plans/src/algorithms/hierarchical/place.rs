@@ -22,11 +22,10 @@ impl Place {
         let local = request.placement.ranks_per_node();
         let nodes = request.ranks() / local;
         let (node, place) = (rank / local, rank % local);
-        let members = (0..local).map(|place| node * local + place).collect();
-        let rail = (0..nodes).map(|node| node * local + place).collect();
+        let encoding = request.encoding;
         Place {
-            node: Team::new(members, place, request.encoding),
-            rail: Team::new(rail, node, request.encoding),
+            node: Team::new(local, place, encoding, move |place| node * local + place),
+            rail: Team::new(nodes, node, encoding, move |node| node * local + place),
             windows: request.encoding == Encoding::Windows,
             first_chunk: 0,
         }
@@ -42,8 +41,8 @@ impl Place {
     /// the ranks with its place in their groups, by group.
     pub(super) fn grid(&self, group: usize) -> (Place, Team) {
         let (number, place) = (self.rail.me / group, self.rail.me % group);
-        let rail = self.rail.some(number * group..(number + 1) * group, place);
-        let groups = self.rail.some((place..self.nodes()).step_by(group), number);
+        let rail = self.rail.some(group, place, move |at| number * group + at);
+        let groups = self.rail.some(self.nodes() / group, number, move |at| at * group + place);
         (Place { rail, ..self.clone() }, groups)
     }
 

@@ -98,14 +98,14 @@ fn teams(request: &Request, rank: usize) -> Vec<Team> {
     let rings = rings(request);
     let ring = |ring: usize| {
         let first = ring * local / rings;
-        let member = |at: usize| {
+        let member = move |at: usize| {
             let (node, step) = (at / local, at % local);
             let step = if node.is_multiple_of(2) { step } else { local - 1 - step };
             node * local + (first + zigzag(step, local)) % local
         };
-        let members: Vec<usize> = (0..request.ranks()).map(member).collect();
-        let me = members.iter().position(|member| *member == rank).unwrap_or(0);
-        Team::new(members, me, request.encoding)
+        let node = rank / local * local;
+        let me = (node..node + local).find(|at| member(*at) == rank).unwrap_or(node);
+        Team::new(request.ranks(), me, request.encoding, member)
     };
     (0..rings).map(ring).collect()
 }

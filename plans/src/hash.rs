@@ -4,10 +4,10 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-pub(super) type Map<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;
+pub(crate) type Map<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Mix(u64);
+pub(crate) struct Mix(u64);
 
 impl Hasher for Mix {
     fn write(&mut self, bytes: &[u8]) {
