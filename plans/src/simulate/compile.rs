@@ -15,6 +15,7 @@ use super::program::{
 use super::servers::from_ns;
 use super::subject::Subject;
 use super::{Options, SimulationError, Statement};
+use crate::hash::Map;
 use crate::lower::part_bytes;
 use crate::schedule::{
     Buffer, Flag, Instruction, Lane, Layout, Link, MostSegments, NO_SEGMENTS, Operand, SEGMENTS,
@@ -22,17 +23,23 @@ use crate::schedule::{
 };
 use crate::topology::Network;
 use oxccl_format::{MAX_OPERANDS, Tokens};
-use std::collections::HashMap;
 
 /// How long tokens are.
 const TOKENS: Length = Length::Fixed(std::mem::size_of::<Tokens>());
 
-/// Instructions that are held at once: about 2 GiB.
+/// Instructions that are held at once: about 2 GiB, with what each rank has besides.
 pub(super) const LIMIT: u64 = 24 << 20;
+/// The same of few ranks, which stand for all.
+pub(super) const LIMIT_OF_FEW: u64 = 96 << 20;
 /// From so many simulated ranks on fewer bundles must do.
 const MANY: usize = 256;
 /// From so many on, one.
 const VERY_MANY: usize = 8192;
+
+/// How many instructions of so many simulated ranks are held at once.
+pub(super) fn limit(simulated: usize) -> u64 {
+    if simulated > MANY { LIMIT } else { LIMIT_OF_FEW }
+}
 
 pub(super) fn compile(
     subject: &Subject<'_>,
@@ -54,9 +61,9 @@ pub(super) fn compile(
         element_bytes: options.element_bytes,
         in_network: options.in_network,
         longest,
-        numbers: HashMap::new(),
-        ways_by_pair: HashMap::new(),
-        lengths: HashMap::new(),
+        numbers: Map::default(),
+        ways_by_pair: Map::default(),
+        lengths: Map::default(),
         connections: Vec::new(),
         counters: Vec::new(),
         ways: Vec::new(),
@@ -71,7 +78,7 @@ pub(super) fn compile(
                 _ => Statement::RankByRank,
             };
             let mut compiler = new(ranks);
-            subject.refuse_too_large(LIMIT)?;
+            subject.refuse_too_large(limit(ranks))?;
             let programs = compiler.lists(0..ranks * subject.lists_per_rank)?;
             (statement, compiler, programs)
         }
@@ -80,6 +87,7 @@ pub(super) fn compile(
     if options.in_network {
         merge(&mut compiler, &mut programs);
     }
+    compiler.settle_counters();
     let mut lengths = vec![Length::Fixed(0); compiler.lengths.len()];
     compiler.lengths.iter().for_each(|(length, at)| lengths[*at as usize] = *length);
     let largest = layout.largest() * options.element_bytes;
@@ -89,8 +97,13 @@ pub(super) fn compile(
         return Err(SimulationError::TooManyLists { needed, channels });
     }
     let (tile, windows) = (options.tile_bytes, compiler.windows);
-    let few = if compiler.simulated > VERY_MANY { 1 } else { 2 };
-    let most = options.bundles.unwrap_or(if compiler.simulated > MANY { few } else { 4 });
+    let instructions: u64 = programs.iter().map(|(steps, _)| steps.len() as u64).sum();
+    let usual = match compiler.simulated {
+        simulated if simulated > VERY_MANY || instructions > LIMIT => 1,
+        simulated if simulated > MANY => 2,
+        _ => 4,
+    };
+    let most = options.bundles.unwrap_or(usual);
     Ok(Compiled {
         lists_per_rank: subject.lists_per_rank,
         pods: compiler.simulated.div_ceil(network.per_node() * network.nodes_per_pod()),
@@ -118,9 +131,9 @@ pub(super) struct Compiler<'a> {
     in_network: bool,
     /// The longest chunk of inputs, and of outputs.
     longest: [usize; 2],
-    numbers: HashMap<(u32, u32, Lane), u32>,
-    ways_by_pair: HashMap<(u32, u32), u32>,
-    lengths: HashMap<Length, u32>,
+    numbers: Map<(u32, u32, Lane), u32>,
+    ways_by_pair: Map<(u32, u32), u32>,
+    lengths: Map<Length, u32>,
     connections: Vec<Connection>,
     counters: Vec<Counter>,
     pub(super) ways: Vec<Way>,
@@ -140,13 +153,13 @@ impl Compiler<'_> {
         lists: std::ops::Range<usize>,
     ) -> Result<Programs, SimulationError> {
         let mut programs = Programs::with_capacity(lists.len());
-        let mut total = 0u64;
+        let (mut total, limit) = (0u64, limit(self.simulated));
         for list in lists.clone() {
             programs.push(self.list(list, true)?);
             total += programs[programs.len() - 1].0.len() as u64;
-            if total > LIMIT {
+            if total > limit {
                 let instructions = total / programs.len() as u64 * lists.len() as u64;
-                return Err(SimulationError::too_large(instructions, LIMIT));
+                return Err(SimulationError::too_large(instructions, limit));
             }
         }
         Ok(programs)
@@ -381,9 +394,26 @@ impl Compiler<'_> {
         let known = &mut self.connections[connection as usize].counters[counts as usize];
         if *known == u32::MAX {
             *known = self.counters.len() as u32;
-            self.counters.push(Counter { connection, counts });
+            let (a_round, latency) = ([0; 2], 0);
+            self.counters.push(Counter { connection, counts, a_round, latency });
         }
         *known
+    }
+
+    /// What is known of counters once all messages have been counted.
+    fn settle_counters(&mut self) {
+        for counter in &mut self.counters {
+            let connection = &self.connections[counter.connection as usize];
+            // Tails and messages are raised by senders and awaited by receivers; heads the other
+            // way round.
+            let (way, a_round) = match counter.counts {
+                Counts::Head => (connection.back, [connection.sent, connection.received]),
+                _ => (connection.way, [connection.received, connection.sent]),
+            };
+            let counted = if counter.counts == Counts::Messages { SEGMENTS } else { 1 };
+            counter.a_round = a_round.map(|messages| messages * counted);
+            counter.latency = self.ways[way as usize].latency;
+        }
     }
 
     fn way(&mut self, from: usize, to: usize) -> u32 {

@@ -1,14 +1,11 @@
 //! Large worlds: as few ranks as stand for all.
 
-use super::compile::Compiler;
+use super::compile::{Compiler, LIMIT};
 use super::program::{Access, Programs, Step};
 use super::subject::Subject;
 use super::{Fold, Options, RANK_BY_RANK, Statement};
 use crate::schedule::Turning;
 use crate::topology::Network;
-
-/// Instructions that are made to prove ranks alike.
-pub(super) const COMPARED: u64 = 48 << 20;
 
 /// Only as many ranks as stand for all; why not, if they do not; nothing if that is not wanted.
 pub(super) fn folded<'a>(
@@ -88,9 +85,9 @@ fn compared(ranks: usize, mut compiler: Compiler<'_>) -> Result<Turning, String>
     let programs: Programs = programs.into_iter().map(in_any_order).collect();
     let first: u64 = programs.iter().map(|(steps, _)| steps.len() as u64).sum();
     let all = first.saturating_mul((ranks / simulated) as u64);
-    if all > COMPARED {
+    if all > LIMIT {
         return Err(format!(
-            "about {all} instructions would have to be compared, more than {COMPARED}"
+            "about {all} instructions would have to be compared, more than {LIMIT}"
         ));
     }
     // Most that are unlike are so at an end.

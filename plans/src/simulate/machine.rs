@@ -8,17 +8,19 @@
 
 use super::SimulationError;
 use super::noise::{Delays, Noise};
-use super::program::{Access, Compiled, Counts, Step};
+use super::program::{Access, Compiled, Counter, Counts, Step};
 use super::servers::{Servers, Time, from_ns};
+use super::signals::{Queue, Signal, Signals};
 use super::trace::{NO_EVENT, Recorder};
-use crate::schedule::{Flag, Link, Operand, SEGMENTS};
+use crate::schedule::{Flag, Link, Operand};
 use crate::topology::{DeviceKind, Network, Processor};
 use crate::verify::{Awaited, Stuck, Violation};
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BinaryHeap;
 
 /// Nobody waits.
 const NOBODY: u32 = u32::MAX;
+const NO_SIGNAL: Signal = Signal { value: 0, arrival: 0, event: NO_EVENT };
 
 pub(super) struct Machine<'a> {
     pub(super) compiled: &'a Compiled,
@@ -27,6 +29,8 @@ pub(super) struct Machine<'a> {
     pub(super) servers: Servers,
     /// `bundle * counters + counter`.
     counters: Vec<Raised>,
+    /// Those that have been given and are not yet asked for.
+    signals: Signals,
     /// When the last message that somebody else moves arrives: `bundle * connections + connection`.
     pub(super) arrivals: Vec<Time>,
     pub(super) processes: Vec<Process>,
@@ -41,19 +45,14 @@ pub(super) struct Machine<'a> {
     delays: Vec<Delays>,
 }
 
-/// A counter while it is raised and awaited.
+/// A counter while it is raised and awaited: one line of the cache.
 #[derive(Clone, Debug)]
+#[repr(align(64))]
 struct Raised {
+    of: Counter,
     first: Signal,
-    later: VecDeque<Signal>,
+    later: Queue,
     waiter: u32,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Signal {
-    pub(super) value: i64,
-    pub(super) arrival: Time,
-    pub(super) event: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -114,12 +113,13 @@ impl<'a> Machine<'a> {
         for (process, delays) in processes.iter_mut().zip(&mut delays) {
             process.time += delays.of(process.time);
         }
-        let none = Signal { value: 0, arrival: 0, event: NO_EVENT };
-        let raised = Raised { first: none, later: VecDeque::new(), waiter: NOBODY };
+        let raised =
+            |of: Counter| Raised { of, first: NO_SIGNAL, later: Queue::EMPTY, waiter: NOBODY };
         Machine {
             servers: Servers::new(network, compiled.pods),
             memories: (0..lists).map(|list| network.memory(rank_of(list))).collect(),
-            counters: vec![raised; compiled.counters.len() * bundles],
+            counters: (0..bundles).flat_map(|_| &compiled.counters).map(|of| raised(*of)).collect(),
+            signals: Signals::default(),
             arrivals: vec![0; compiled.connections.len() * bundles],
             queue: processes.iter().zip(0..).map(|(p, at)| Reverse((p.time, at))).collect(),
             processes,
@@ -221,9 +221,7 @@ impl<'a> Machine<'a> {
     fn signal(&mut self, at: usize, counter: u32, value: i32, instruction: Time) -> Went {
         let compiled = self.compiled;
         let number = self.base(at, counter, true) + i64::from(value);
-        let of = compiled.counters[counter as usize];
-        let connection = &compiled.connections[of.connection as usize];
-        let way = if of.counts == Counts::Head { connection.back } else { connection.way };
+        let of = self.counters[self.counter_index(at, counter)].of;
         let bundle = self.processes[at].bundle as usize;
         // Messages that adapters move come before their announcement.
         let posted = match of.counts {
@@ -243,7 +241,7 @@ impl<'a> Machine<'a> {
         }
         process.time += instruction;
         let time = process.time;
-        let latency = self.with_noise(at, compiled.ways[way as usize].latency);
+        let latency = self.with_noise(at, of.latency);
         let arrival = (time + latency).max(earliest).max(posted);
         let cause = self.processes[at].last_event;
         let event = self.record(at, start, cause, 0);
@@ -253,14 +251,8 @@ impl<'a> Machine<'a> {
 
     /// What a counter has been raised to before this round, as the process counts.
     pub(super) fn base(&self, at: usize, counter: u32, raises: bool) -> i64 {
-        let of = self.compiled.counters[counter as usize];
-        let connection = &self.compiled.connections[of.connection as usize];
-        // Tails and messages are raised by senders and awaited by receivers; heads the other way
-        // round.
-        let sends = raises == (of.counts != Counts::Head);
-        let a_round = if sends { connection.sent } else { connection.received };
-        let counted = if of.counts == Counts::Messages { i64::from(SEGMENTS) } else { 1 };
-        self.processes[at].round as i64 * i64::from(a_round) * counted
+        let a_round = self.counters[self.counter_index(at, counter)].of.a_round;
+        self.processes[at].round as i64 * i64::from(a_round[usize::from(raises)])
     }
 
     /// The first signal that is high enough, if it has been given.
@@ -272,7 +264,7 @@ impl<'a> Machine<'a> {
         let index = self.counter_index(at, counter);
         let raised = &mut self.counters[index];
         while raised.first.value < wanted {
-            raised.first = raised.later.pop_front()?;
+            raised.first = self.signals.pop(&mut raised.later)?;
         }
         Some(raised.first)
     }
@@ -280,7 +272,7 @@ impl<'a> Machine<'a> {
     pub(super) fn raise(&mut self, at: usize, counter: u32, signal: Signal) {
         let index = self.counter_index(at, counter);
         let raised = &mut self.counters[index];
-        raised.later.push_back(signal);
+        self.signals.push(&mut raised.later, signal);
         let waiter = std::mem::replace(&mut raised.waiter, NOBODY);
         if waiter != NOBODY {
             let time = self.processes[waiter as usize].time;
@@ -346,14 +338,14 @@ impl<'a> Machine<'a> {
             }
             Step::Signal { .. } => return None,
         };
-        let of = self.compiled.counters[counter as usize];
+        let raised = &self.counters[self.counter_index(at, counter)];
+        let of = raised.of;
         let connection = &self.compiled.connections[of.connection as usize];
         let peer = if of.counts == Counts::Head { connection.to } else { connection.from } as usize;
         let of_each = self.compiled.lists_per_rank;
         let (peer, peer_list) = (peer / of_each, peer % of_each);
         let link = Link { peer, list: peer_list as u16, lane: connection.lane };
-        let raised = &self.counters[self.counter_index(at, counter)];
-        let reached = raised.later.back().map_or(raised.first.value, |signal| signal.value)
+        let reached = self.signals.last(raised.later).unwrap_or(raised.first).value
             - self.base(at, counter, false);
         let awaited = match message {
             Some(access) => {

@@ -4,11 +4,12 @@
 use super::bundle::Length;
 use super::compile::Compiler;
 use super::program::{AS_IT_CAME, Access, AccessKind, Flags, Programs, Step};
-use std::collections::{HashMap, HashSet};
+use crate::hash::Map;
+use std::collections::HashSet;
 
 /// Gives what is moved from slot to slot the length with which it was sent.
 pub(super) fn follow_lengths(compiler: &mut Compiler<'_>, programs: &mut Programs) {
-    let mut sent: HashMap<(AccessKind, u32, u32), u32> = HashMap::new();
+    let mut sent: Map<(AccessKind, u32, u32), u32> = Map::default();
     let mut open: Vec<(usize, usize)> = Vec::new();
     for (rank, (steps, accesses)) in programs.iter().enumerate() {
         for (at, step) in steps.iter().enumerate() {

@@ -45,6 +45,7 @@ mod noise;
 mod path;
 mod program;
 mod servers;
+mod signals;
 mod steady;
 mod subject;
 #[cfg(test)]
@@ -80,7 +81,8 @@ pub struct Options {
     /// Whether one node may stand for all.
     pub fold: Fold,
     /// Into how many bundles equal channels are put, at most; if nothing is said, 4, and 2 where
-    /// more than 256 ranks are simulated, 1 where more than 8,192 are.
+    /// more than 256 ranks are simulated, 1 where more than 8,192 ranks or 24 million
+    /// instructions are.
     pub bundles: Option<usize>,
     /// Whether rounds may be extrapolated.
     pub extrapolate: bool,

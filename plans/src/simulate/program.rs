@@ -155,6 +155,10 @@ pub(super) enum Counts {
 pub(super) struct Counter {
     pub(super) connection: u32,
     pub(super) counts: Counts,
+    /// How much higher it is behind each round, as who awaits it counts, and as who raises it.
+    pub(super) a_round: [u32; 2],
+    /// How long a signal is under way.
+    pub(super) latency: Time,
 }
 
 /// One direction between two lists on one lane. Where ranks have one, its number is the rank's.

@@ -19,14 +19,20 @@ pub(super) fn transfer(bytes: u64, gbps: f64) -> Time {
 /// it has been asked.
 #[derive(Clone, Debug)]
 pub(super) struct Servers {
-    ps_per_byte: Vec<f64>,
-    free: Vec<Time>,
-    pub(super) bytes: Vec<u64>,
-    /// What was asked in a second round.
-    pub(super) a_round: Vec<u64>,
+    pub(super) all: Vec<Server>,
     pub(super) in_second_round: bool,
+}
+
+/// A link.
+#[derive(Clone, Debug)]
+pub(super) struct Server {
+    ps_per_byte: f64,
+    free: Time,
+    pub(super) bytes: u64,
+    /// What was asked in a second round.
+    pub(super) a_round: u64,
     /// The event that it serves last, while events are recorded.
-    pub(super) last: Vec<u32>,
+    pub(super) last: u32,
 }
 
 /// When a link serves.
@@ -40,16 +46,14 @@ impl Servers {
     /// The links of the first pods.
     pub(super) fn new(network: &Network, pods: usize) -> Servers {
         let count = network.links_per_pod() as usize * pods;
-        let ps_per_byte =
-            (0..count as LinkId).map(|link| 1e3 / network.link(link).gbps).collect::<Vec<_>>();
-        Servers {
-            ps_per_byte,
-            free: vec![0; count],
-            bytes: vec![0; count],
-            a_round: vec![0; count],
-            in_second_round: false,
-            last: vec![u32::MAX; count],
-        }
+        let server = |link: LinkId| Server {
+            ps_per_byte: 1e3 / network.link(link).gbps,
+            free: 0,
+            bytes: 0,
+            a_round: 0,
+            last: u32::MAX,
+        };
+        Servers { all: (0..count as LinkId).map(server).collect(), in_second_round: false }
     }
 
     /// Serves so many bytes at this part of its rate, from `ready` on or as soon as what was asked
@@ -61,13 +65,13 @@ impl Servers {
         efficiency: f64,
         ready: Time,
     ) -> Service {
-        let at = link as usize;
-        let start = self.free[at].max(ready);
-        let end = start + (bytes as f64 * self.ps_per_byte[at] / efficiency).ceil() as Time;
-        self.free[at] = end;
-        self.bytes[at] += bytes;
+        let server = &mut self.all[link as usize];
+        let start = server.free.max(ready);
+        let end = start + (bytes as f64 * server.ps_per_byte / efficiency).ceil() as Time;
+        server.free = end;
+        server.bytes += bytes;
         if self.in_second_round {
-            self.a_round[at] += bytes;
+            server.a_round += bytes;
         }
         Service { start, end }
     }

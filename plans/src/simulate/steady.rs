@@ -74,9 +74,9 @@ fn steady_round(marks: &[Time]) -> Option<f64> {
 /// second.
 fn links(machine: &Machine<'_>, network: &Network, time_ps: f64, left_out: u64) -> Vec<LinkUse> {
     let mut links: Vec<LinkUse> = Vec::new();
-    for (at, &carried) in machine.servers.bytes.iter().enumerate().filter(|(_, b)| **b > 0) {
+    for (at, server) in machine.servers.all.iter().enumerate().filter(|(_, one)| one.bytes > 0) {
         let view = network.link(at as u32);
-        let bytes = carried + left_out * machine.servers.a_round[at];
+        let bytes = server.bytes + left_out * server.a_round;
         let name = network.link_name(at as u32);
         let utilisation = (bytes as f64 * 1e3 / view.gbps / time_ps.max(1.0)).min(1.0);
         links.push(LinkUse { name, bytes, utilisation });

@@ -1,8 +1,8 @@
 //! What is simulated: a schedule that is there, or an algorithm whose ranks' instructions are made
 //! one by one.
 
-use super::compile::LIMIT;
-use super::fold::{COMPARED, simulated};
+use super::compile::limit;
+use super::fold::simulated;
 use super::{Fold, RANK_BY_RANK, SimulationError};
 use crate::algorithms::Entry;
 use crate::collective::{Collective, Order};
@@ -93,18 +93,13 @@ impl<'a> Subject<'a> {
     pub fn check_size(&self, network: &Network, fold: Fold) -> Result<(), SimulationError> {
         let (ranks, per_pod) =
             (self.collective.ranks, network.per_node() * network.nodes_per_pod());
-        let firsts = self.firsts(per_pod).map(|(firsts, _)| firsts);
-        match (fold, firsts) {
-            (Fold::Never, _) => self.refuse_too_large(LIMIT),
-            (_, Some(firsts)) => {
-                let expected = self.list(0)?.len() as u64 * firsts as u64;
-                match expected > LIMIT && ranks > RANK_BY_RANK {
-                    true => Err(SimulationError::too_large(expected, LIMIT)),
-                    false => Ok(()),
-                }
-            }
-            // They are made one by one to be compared.
-            _ => self.refuse_too_large(COMPARED.max(LIMIT)),
+        let firsts = self.firsts(per_pod).filter(|_| fold != Fold::Never);
+        // Where that does not tell who is alike, all are made one by one to be compared.
+        let Some((firsts, _)) = firsts else { return self.refuse_too_large(limit(ranks)) };
+        let (expected, limit) = (self.list(0)?.len() as u64 * firsts as u64, limit(firsts));
+        match expected > limit && ranks > RANK_BY_RANK {
+            true => Err(SimulationError::too_large(expected, limit)),
+            false => Ok(()),
         }
     }
 
@@ -159,7 +154,7 @@ impl<'a> Subject<'a> {
                 let ranks = rank..rank + 1;
                 let one =
                     entry.schedule_of_ranks(self.collective, placement, order, slots, ranks)?;
-                Ok(Cow::Owned(one.lists.into_iter().flatten().collect()))
+                Ok(Cow::Owned(one.lists.into_iter().next().unwrap_or_default()))
             }
         }
     }

@@ -2,9 +2,10 @@
 //! them.
 
 use super::bundle::{Bundle, Rounds};
-use super::machine::{Machine, Signal, Went};
+use super::machine::{Machine, Went};
 use super::program::{Access, AccessKind, Step, Way};
 use super::servers::{Time, from_ns, transfer};
+use super::signals::Signal;
 use crate::schedule::SEGMENTS;
 use crate::topology::Processor;
 
@@ -172,8 +173,9 @@ impl Machine<'_> {
             let service = self.servers.serve(link, bytes, efficiency, ready);
             end = end.max(service.end);
             if let Some(recorder) = &mut self.recorder {
-                recorder.serve(link, service, self.servers.last[link as usize], ready);
-                self.servers.last[link as usize] = recorder.owner();
+                let last = &mut self.servers.all[link as usize].last;
+                recorder.serve(link, service, *last, ready);
+                *last = recorder.owner();
             }
         }
         end

@@ -5,6 +5,7 @@ use super::*;
 use crate::algorithms::{Inner, Outer};
 
 const HIERARCHICAL_RING: Algorithm = Algorithm::Hierarchical(Inner::Direct, Outer::Ring);
+const RING_PER_RAIL: Algorithm = Algorithm::Hierarchical(Inner::Ring, Outer::Rails);
 const HIERARCHICAL_DIRECT: Algorithm = Algorithm::Hierarchical(Inner::Direct, Outer::Direct);
 
 #[test]
@@ -72,6 +73,24 @@ fn one_node_stands_for_all_where_ranks_are_alike() {
             assert!((ratio - 1.0).abs() < 0.01, "{kind} {algorithm} {encoding} {nodes}: {ratio}");
             assert!(folded.events * nodes as u64 <= all.events + all.events / 8);
         }
+    }
+}
+
+/// Every second node is passed backwards, so that two stand for all.
+#[test]
+fn two_nodes_stand_for_all_of_rings_per_rail() {
+    let topology = preset("dgx-h100").unwrap().with_nodes(6);
+    for kind in [Kind::AllReduce, Kind::AllGather, Kind::ReduceScatter] {
+        let case = |fold| {
+            let case = Case::on(&topology, kind, 48, 48 << 20);
+            case.with(|options| options.fold = fold).run(RING_PER_RAIL, Encoding::Slots)
+        };
+        let (folded, all) = (case(Fold::Always), case(Fold::Never));
+        let is_folded = matches!(folded.statement, Statement::Folded { ranks: 16, .. });
+        assert!(is_folded, "{kind}: {:?}", folded.statement);
+        let ratio = folded.time_ns / all.time_ns;
+        assert!((ratio - 1.0).abs() < 0.01, "{kind}: {ratio}");
+        assert_eq!(3 * folded.events, all.events, "{kind}");
     }
 }
 
@@ -204,4 +223,24 @@ fn sixty_five_thousand_ranks_are_simulated_where_they_are_alike() {
     let entry = find(Kind::AllGather, Algorithm::HalvingDoubling, Encoding::Slots).unwrap();
     let error = gather.with(|options| options.fold = Fold::Never).entry(entry).unwrap_err();
     assert!(matches!(error, SimulationError::TooLarge { .. }), "{error}");
+}
+
+/// What is too much is known before anything is simulated.
+#[test]
+fn sixty_five_thousand_ranks_are_refused_where_they_are_too_much() {
+    let topology = preset("dgx-h100").unwrap().with_nodes(8192);
+    let case = Case::on(&topology, Kind::AllReduce, 65_536, 1 << 20);
+    let checked = |algorithm| {
+        let entry = find(Kind::AllReduce, algorithm, Encoding::Slots).unwrap();
+        let (collective, placement) = (case.collective, case.placement());
+        let subject = Subject::entry(entry, collective, placement, Order::Any, SLOTS).unwrap();
+        subject.check_size(&case.network, Fold::Auto)
+    };
+    let trees = Algorithm::Hierarchical(Inner::Direct, Outer::Tree);
+    for algorithm in [Algorithm::Tree, trees, Algorithm::MultiRing, RING_PER_RAIL] {
+        assert_eq!(checked(algorithm), Ok(()), "{algorithm}");
+    }
+    let grid = Algorithm::Hierarchical(Inner::Direct, Outer::Grid);
+    let refused = checked(grid).unwrap_err();
+    assert!(matches!(refused, SimulationError::TooLarge { .. }), "{refused}");
 }
