@@ -343,7 +343,7 @@ fn explain_tells_what_gpus_would_do() {
     for (flags, choice) in [
         ("--ranks 4 --bytes 64", "choice   one_shot / ll, 1 channel"),
         ("--ranks 4 --bytes 16M", "/ windows, 16 channels"),
-        ("--ranks 4 --bytes 16M --private", "choice   ring / slots, 16 channels"),
+        ("--ranks 4 --bytes 16M --private", "choice   two_shot / slots, 16 channels"),
     ] {
         let flags = format!("explain all_reduce --device cuda --rank 0 {flags}");
         let said = oxccl(&flags.split(' ').collect::<Vec<_>>()).ok();

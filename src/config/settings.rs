@@ -236,8 +236,8 @@ settings! {
         check |config| require(config.advanced.group_part_bytes != Some(0), || "must be above 0".into());
     }
 
-    /// Payload of a slot on the slots lane, in bytes, a multiple of 64. A link to a rank of the same
-    /// node takes 4 slots for each of `max_channels`.
+    /// Payload of a slot on the slots lane, in bytes, a multiple of 64. A link to a rank of the
+    /// same node takes 4 slots for each of `max_channels`.
     slot_bytes: Option<usize> = None, {
         "OXCCL_SLOT_BYTES" => slot_bytes, "a number", parsed::<usize>;
         unset "65,536; on GPUs 524,288 for 2 ranks, 262,144 for 3, 131,072 for 4 and 5";

@@ -299,8 +299,8 @@ pub(crate) fn some_long_copies(mut comm: Communicator, every: usize) {
     comm.barrier().unwrap();
 }
 
-/// Longer copies that follow one another, which a block takes as one step: to each of several peers,
-/// through slots that hold more than what threads copy side by side, and in place.
+/// Longer copies that follow one another, which a block takes as one step: to each of several
+/// peers, through slots that hold more than what threads copy side by side, and in place.
 pub(crate) fn copies_in_a_row(_: &mut dyn Bootstrap) {
     const RANKS: usize = 4;
     let usual = config();

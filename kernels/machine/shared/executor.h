@@ -139,7 +139,7 @@ OXCCL_INLINE bool move_operands(Machine& machine, const Reducer& reducer, const 
   return machine.fault.outcome == OUTCOME_DONE || !ONE_THREAD;
 }
 
-// The moves, and their operands as addresses: a thread for each of these. `len_bytes` is the first's.
+// The moves, and their operands as addresses, a thread for each. `len_bytes` is the first's.
 OXCCL_INLINE bool resolve_all(Machine& machine, const Tables& tables, const Together& together, uint64_t round_start,
                               uint64_t len_bytes, Workspace& workspace) {
   const Instruction* const first = together.first;

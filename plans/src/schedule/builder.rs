@@ -161,7 +161,7 @@ impl RankBuilder {
     }
 
     /// Sends to each peer something of its own. All credits are awaited first, and all messages
-    /// announced last, so that the copies follow one another: a GPU makes them one step, and whoever
+    /// announced last, so that the copies follow one another: a GPU makes them one step. Whoever
     /// receives from everybody waits for the last one anyway.
     pub fn send_each(&mut self, sends: impl IntoIterator<Item = (Operand, Link)>) {
         let sends = sends.into_iter();

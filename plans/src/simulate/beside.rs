@@ -3,7 +3,7 @@
 
 use crate::schedule::{Instruction, Operand};
 
-/// So many at most: a block's warps, of which each makes a short one, and as many are taken of longer
+/// So many at most: a block's warps, of which each makes a short one. As many are taken of longer
 /// ones (`MOST_PIECES` of kernels/machine/cuda/target.h).
 const MOST: usize = 16;
 

@@ -36,8 +36,8 @@ const RAILS_MIN_BYTES: usize = 1 << 20;
 /// The same of a broadcast's from so many nodes on.
 const RAILS_OF_MANY_MIN_BYTES: usize = 128 << 10;
 const RAILS_MANY_NODES: usize = 8;
-/// Shorter blocks of an all-to-all between more nodes had better be sent in few messages, of several
-/// blocks each.
+/// Shorter blocks of an all-to-all between more nodes had better be sent in few messages, of
+/// several blocks each.
 const DIRECT_MIN_BYTES: usize = 32 << 10;
 const DIRECT_NODES: usize = 3;
 /// From so many nodes on such blocks had better cross together with those of the whole node.
