@@ -156,7 +156,8 @@ impl Request {
 
     fn list(&self, rank: usize, part: &impl Fn(&mut RankBuilder)) -> Vec<Instruction> {
         let tree = if self.order == Order::Tree { Tree::Aligned } else { Tree::Left };
-        let mut builder = RankBuilder::new(rank, self.slots, tree);
+        let several_nodes = self.placement.nodes(self.ranks()) != Some(1);
+        let mut builder = RankBuilder::new(rank, self.slots, tree).one_by_one(several_nodes);
         part(&mut builder);
         builder.finish()
     }

@@ -42,6 +42,7 @@ pub struct RankBuilder {
     received: Counts,
     /// Messages that the transfer at hand opens.
     opened: Vec<Operand>,
+    one_by_one: bool,
     instructions: Vec<Instruction>,
 }
 
@@ -109,8 +110,15 @@ impl RankBuilder {
             sent: Counts::default(),
             received: Counts::default(),
             opened: Vec::new(),
+            one_by_one: false,
             instructions: Vec::new(),
         }
+    }
+
+    /// Messages to several peers are announced one by one, but for those that announce themselves:
+    /// where they cross between nodes, one is on its way while the next is written.
+    pub fn one_by_one(self, one_by_one: bool) -> RankBuilder {
+        RankBuilder { one_by_one, ..self }
     }
 
     /// The finished list.
@@ -152,42 +160,49 @@ impl RankBuilder {
         self.transfer(&[Read::Plain(source)], &[Write::Send(link)], false);
     }
 
-    /// Sends memory over several links at once: it is read once.
+    /// How many messages over such links are opened, and closed, together.
+    fn together(&self, link: Option<Link>) -> usize {
+        let has_flags = link.is_none_or(|link| link.lane.has_flags());
+        if self.one_by_one && !has_flags { 1 } else { usize::MAX }
+    }
+
+    /// Sends memory over several links, together: it is read once.
     pub fn send_all(&mut self, source: Operand, links: &[Link]) {
-        for links in links.chunks(MAX_OPERANDS - 1) {
+        let together = self.together(links.first().copied()).min(MAX_OPERANDS - 1);
+        for links in links.chunks(together) {
             let writes: Vec<Write> = links.iter().copied().map(Write::Send).collect();
             self.transfer(&[Read::Plain(source)], &writes, false);
         }
     }
 
-    /// Sends to each peer something of its own. All credits are awaited first, and all messages
-    /// announced last, so that the copies follow one another: a GPU makes them one step. Whoever
-    /// receives from everybody waits for the last one anyway.
+    /// Sends to each peer something of its own, together: all credits are awaited first, and all
+    /// messages announced last, so that the copies follow one another. A GPU makes them one step,
+    /// and whoever receives from everybody waits for the last one anyway.
     pub fn send_each(&mut self, sends: impl IntoIterator<Item = (Operand, Link)>) {
-        let sends = sends.into_iter();
-        let opened: Vec<_> =
-            sends.map(|(source, link)| (source, self.open_outgoing(link))).collect();
-        let copied = opened.into_iter().map(|(source, mut message)| {
-            self.copy(source, &[message.segment()]);
-            message
-        });
-        for message in copied.collect::<Vec<_>>() {
-            self.close_outgoing(message);
+        let sends: Vec<(Operand, Link)> = sends.into_iter().collect();
+        let together = self.together(sends.first().map(|send| send.1));
+        for sends in sends.chunks(together) {
+            let mut messages: Vec<Outgoing> =
+                sends.iter().map(|send| self.open_outgoing(send.1)).collect();
+            for ((source, _), message) in sends.iter().zip(&mut messages) {
+                self.copy(*source, &[message.segment()]);
+            }
+            messages.into_iter().for_each(|message| self.close_outgoing(message));
         }
     }
 
-    /// Receives a message from each peer into memory: all are awaited first, and all credits given
-    /// last.
+    /// Receives a message from each peer into memory, together: all are awaited first, and all
+    /// credits given last.
     pub fn recv_each(&mut self, receives: impl IntoIterator<Item = (Link, Operand)>) {
-        let receives = receives.into_iter();
-        let opened: Vec<_> =
-            receives.map(|(link, destination)| (self.open_incoming(link), destination)).collect();
-        let copied = opened.into_iter().map(|(mut message, destination)| {
-            self.copy(message.segment(), &[destination]);
-            message
-        });
-        for message in copied.collect::<Vec<_>>() {
-            self.close_incoming(message);
+        let receives: Vec<(Link, Operand)> = receives.into_iter().collect();
+        let together = self.together(receives.first().map(|receive| receive.0));
+        for receives in receives.chunks(together) {
+            let mut messages: Vec<Incoming> =
+                receives.iter().map(|receive| self.open_incoming(receive.0)).collect();
+            for ((_, destination), message) in receives.iter().zip(&mut messages) {
+                self.copy(message.segment(), &[*destination]);
+            }
+            messages.into_iter().for_each(|message| self.close_incoming(message));
         }
     }
 

@@ -6,7 +6,6 @@ use super::machine::{Machine, Went};
 use super::program::{Access, AccessKind, Step, Way};
 use super::servers::{Time, from_ns, transfer};
 use super::signals::Signal;
-use crate::schedule::SEGMENTS;
 use crate::topology::Processor;
 
 impl Machine<'_> {
@@ -58,13 +57,6 @@ impl Machine<'_> {
         Went::Later(finish)
     }
 
-    /// Whether it begins a message that an adapter moves.
-    fn is_posted(&self, to: &Access) -> bool {
-        let is_first = to.message.is_multiple_of(SEGMENTS);
-        let sends = matches!(to.kind, AccessKind::Send(_));
-        sends && is_first && self.compiled.ways[to.way as usize].posted
-    }
-
     /// Loads, folds and stores; from when, until when.
     fn move_bytes(
         &mut self,
@@ -79,15 +71,8 @@ impl Machine<'_> {
         let start = self.processes[at].time;
         let operands = (sources.len() + destinations.len()) as f64;
         let own = device.move_ns + device.operand_ns * operands;
-        let is_gpu = device.processor == Processor::Gpu;
-        let posted = destinations.iter().filter(|to| self.is_posted(to)).count();
-        // A GPU's block makes them one step with those in front, but for what adapters move: each
-        // message is handed to them by itself.
-        let overhead = match is_gpu {
-            true if beside => device.move_ns * posted as f64,
-            true => own + device.move_ns * posted.saturating_sub(1) as f64,
-            false => own,
-        };
+        // A GPU's block makes them one step with those in front.
+        let overhead = if beside && device.processor == Processor::Gpu { 0.0 } else { own };
         let begun = start + from_ns(overhead);
         let all = sources.iter().chain(destinations);
         let touched: u64 = all.map(|access| bytes.on_a_channel(access.kind)).sum();

@@ -36,14 +36,15 @@ const RAILS_MIN_BYTES: usize = 1 << 20;
 /// The same of a broadcast's from so many nodes on.
 const RAILS_OF_MANY_MIN_BYTES: usize = 128 << 10;
 const RAILS_MANY_NODES: usize = 8;
-/// Shorter blocks of an all-to-all between more nodes had better be sent in few messages, of
+/// Up to so long blocks of an all-to-all between nodes had better be sent in few messages, of
 /// several blocks each.
-const DIRECT_MIN_BYTES: usize = 32 << 10;
-const DIRECT_NODES: usize = 3;
-/// From so many nodes on such blocks had better cross together with those of the whole node.
+const BRUCK_MAX_BYTES: usize = 64 << 10;
+/// From so many nodes on such blocks had better cross together with those of the whole node; or
+/// where those to a rank of each node have so many bytes.
 const TOGETHER_MIN_NODES: usize = 16;
-/// Blocks of an all-to-all between more nodes that had better go to one rank after the other.
-const PAIRWISE_BYTES: RangeInclusive<usize> = 512 << 10..=16 << 20;
+const TOGETHER_MIN_BYTES: usize = 512 << 10;
+/// Blocks of an all-to-all between nodes that had better go to one rank after the other.
+const PAIRWISE_BYTES: RangeInclusive<usize> = 256 << 10..=16 << 20;
 /// Up to so many bytes for each node, and so many in all, an all-reduce between nodes sends whole
 /// buffers, in as few steps as can be.
 const DOUBLING_BYTES_PER_NODE: usize = 64 << 10;
@@ -217,16 +218,17 @@ fn between_nodes(question: &Question) -> Vec<Wish> {
             let few = slots(Algorithm::Binomial, "nodes: few steps between them");
             over_rails.into_iter().chain([few]).collect()
         }
-        Kind::AllToAll if nodes > DIRECT_NODES && bytes / ranks < DIRECT_MIN_BYTES => {
+        Kind::AllToAll if bytes / ranks <= BRUCK_MAX_BYTES => {
             let together = Algorithm::Hierarchical(Inner::Direct, Outer::Direct);
             let together = slots(together, "many nodes, short: a message from node to node");
             let few = slots(Algorithm::Bruck, "nodes, short: few messages");
-            match nodes >= TOGETHER_MIN_NODES {
+            let is_much = bytes / ranks * nodes >= TOGETHER_MIN_BYTES;
+            match nodes >= TOGETHER_MIN_NODES || is_much {
                 true => vec![together, few],
                 false => vec![few, together],
             }
         }
-        Kind::AllToAll if nodes > DIRECT_NODES && PAIRWISE_BYTES.contains(&(bytes / ranks)) => {
+        Kind::AllToAll if PAIRWISE_BYTES.contains(&(bytes / ranks)) => {
             vec![slots(Algorithm::Pairwise, "nodes, long: one rank after the other")]
         }
         Kind::Barrier => vec![slots(Algorithm::Dissemination, "few steps")],
