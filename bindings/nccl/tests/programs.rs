@@ -124,7 +124,7 @@ fn the_library_is_small() {
     let output = strip.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let bytes = std::fs::metadata(&stripped).unwrap().len();
-    assert!(bytes < 11_000_000, "{bytes} bytes");
+    assert!(bytes < 11_500_000, "{bytes} bytes");
 }
 
 /// The names that NVIDIA's library has, those of its `pnccl` twins, and no other. Where the linker
