@@ -277,10 +277,10 @@ impl ExplainOptions {
         let Lists::Proven(verified) = lists else { return None };
         let ((fold, scale), data_type) = (self.op.lower(), self.data_type);
         let (channels, rounds) = (plan.channels, pipeline.rounds as u64);
-        let work = Work { data_type, fold, scale, channels, rounds };
+        let work = Work { data_type, fold, scale, channels, rounds, buckets: None };
         let rank = self.rank.unwrap_or(0);
         let found = hot::kernel(verified.schedule(), rank, layout, &work).filter(|_| serves)?;
-        Some(&found.0.name)
+        Some(found.0)
     }
 
     fn check(&self) -> Result<(), Failure> {

@@ -1,6 +1,7 @@
 //! Writes the schedules that there are hot kernels of as C++ constants, once they are proven.
 
 use oxccl_format::Lane;
+use oxccl_plans::collective::Kind;
 use oxccl_plans::hot::{self, Chunk, Counter, Hot, Move, Place, Step, Times, Turn};
 use oxccl_plans::schedule::Buffer;
 use std::fmt::Write;
@@ -9,27 +10,36 @@ use std::fmt::Write;
 /// it has proven by itself.
 const PROVEN: [usize; 4] = [2, 3, 8, hot::MOST_RANKS];
 
-/// The header, and the list of what it has kernels of: the schedule's name, and of a sum the type.
+/// The header, and the list of what it has kernels of: the name, and of a sum the type.
 pub(crate) fn written() -> Result<(String, String), String> {
     hot::check(&PROVEN)?;
     let mut text = String::from(
         "// Written by the build from plans/src/hot, whose schedules the verifier has accepted.\n\
          #pragma once\n#include \"schedule.h\"\n\nnamespace oxccl {\ninline namespace OXCCL_ISA {\n",
     );
-    let _ = writeln!(text, "\nconstexpr uint32_t SERVED_RANKS = {};", hot::MOST_RANKS);
+    for (name, most) in
+        [("RANKS", hot::MOST_RANKS), ("BUCKETS", hot::MOST_BUCKETS), ("PLACES", hot::MOST_PLACES)]
+    {
+        let _ = write!(text, "\nconstexpr uint32_t SERVED_{name} = {most};");
+    }
+    text.push('\n');
     let (mut copies, mut sums, mut names) = (String::new(), String::new(), String::from("&[\n"));
     for one in hot::hot() {
         text += &schedule(one)?;
-        let Hot { name, .. } = one;
-        if one.reduces() {
-            for data_type in hot::SUMS {
-                let (upper, symbol) = (data_type.symbol().to_uppercase(), data_type.symbol());
-                let _ = write!(sums, " \\\n  KERNEL({}, {name}, {upper}, {symbol})", camel(name));
-                let _ = writeln!(names, "    (\"{name}\", Some(DataType::{data_type:?})),");
+        let schedule = camel(&one.name);
+        let in_buckets = one.in_buckets.as_ref();
+        let in_buckets = in_buckets.map(|name| (name, format!("InBuckets<oxccl::{schedule}>")));
+        for (name, schedule) in [(&one.name, schedule)].into_iter().chain(in_buckets) {
+            if one.reduces() {
+                for data_type in hot::SUMS {
+                    let (upper, symbol) = (data_type.symbol().to_uppercase(), data_type.symbol());
+                    let _ = write!(sums, " \\\n  KERNEL({schedule}, {name}, {upper}, {symbol})");
+                    let _ = writeln!(names, "    (\"{name}\", Some(DataType::{data_type:?})),");
+                }
+            } else {
+                let _ = write!(copies, " \\\n  KERNEL({schedule}, {name})");
+                let _ = writeln!(names, "    (\"{name}\", None),");
             }
-        } else {
-            let _ = write!(copies, " \\\n  KERNEL({}, {name})", camel(name));
-            let _ = writeln!(names, "    (\"{name}\", None),");
         }
     }
     let _ = write!(
@@ -55,9 +65,11 @@ fn schedule(one: &Hot) -> Result<String, String> {
     let [lane] = lanes[..] else { return Err(format!("{}: messages of several lanes", one.name)) };
     let steps: Vec<String> = one.shape.steps.iter().map(step).collect();
     Ok(format!(
-        "\nstruct {} {{\n  static constexpr uint8_t LANE = {};\n  static constexpr HotStep STEPS[] = {{\n{}  }};\n}};\n",
+        "\nstruct {} {{\n  static constexpr uint8_t LANE = {};\n  static constexpr bool OF_RANKS = {}, IN_BUCKETS = false;\n  \
+         static constexpr HotStep STEPS[] = {{\n{}  }};\n}};\n",
         camel(&one.name),
         lane_name(lane),
+        one.kind != Kind::AllReduce,
         steps.concat()
     ))
 }

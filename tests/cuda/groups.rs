@@ -9,7 +9,7 @@ use oxccl::cuda::{CaptureMode, Graph, Stream};
 use oxccl::plans::algorithms::{Algorithm, Encoding};
 use oxccl::{
     Call, Collectives, Communicator, DeviceBuffer, Error, F8E4M3, Kind, Memory, OpKind, Order, Pin,
-    ReduceOp, StreamGroup, Unready, Work, bf16,
+    ReduceOp, StreamGroup, Unready, Work, bf16, f16,
 };
 use oxccl_cuda_stand_in::control::Control;
 use oxccl_transports::{CudaError, Error as Transport};
@@ -20,17 +20,21 @@ const LARGE: usize = 4_200_000;
 
 /// One bucket.
 #[derive(Clone, Copy, Debug)]
-struct Wanted {
-    kind: Kind,
-    of: Of,
-    op: OpKind,
-    count: usize,
-    root: usize,
+pub(crate) struct Wanted {
+    pub(crate) kind: Kind,
+    pub(crate) of: Of,
+    pub(crate) op: OpKind,
+    pub(crate) count: usize,
+    pub(crate) root: usize,
+    pub(crate) in_place: bool,
+    /// So many elements lie in front of its buffers, and behind them.
+    pub(crate) shift: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Of {
+pub(crate) enum Of {
     F32,
+    F16,
     Bf16,
     I8,
     F64,
@@ -58,11 +62,11 @@ fn random(rng: &mut Rng, ranks: usize, mixed: bool) -> Wanted {
     let (of, op) = if mixed { (types[pick(5)], ops[pick(5)]) } else { (Of::F32, OpKind::Sum) };
     // What is no number need not have the same bits.
     let op = if op == OpKind::Prod && !matches!(of, Of::I8) { OpKind::Min } else { op };
-    Wanted { kind, of, op, count, root }
+    Wanted { kind, of, op, count, root, in_place: false, shift: 0 }
 }
 
 /// A bucket's buffers, and its call over them.
-struct Bucket {
+pub(crate) struct Bucket {
     input: DeviceBuffer<u8>,
     output: DeviceBuffer<u8>,
     call: Call<'static>,
@@ -72,6 +76,7 @@ impl Bucket {
     fn new(comm: &Communicator, wanted: &Wanted, seed: u64) -> Bucket {
         match wanted.of {
             Of::F32 => Bucket::of::<f32>(comm, wanted, seed),
+            Of::F16 => Bucket::of::<f16>(comm, wanted, seed),
             Of::Bf16 => Bucket::of::<bf16>(comm, wanted, seed),
             Of::I8 => Bucket::of::<i8>(comm, wanted, seed),
             Of::F64 => Bucket::of::<f64>(comm, wanted, seed),
@@ -88,22 +93,32 @@ impl Bucket {
             Kind::AllToAll => (count * n, count * n),
             _ => (count, count),
         };
-        let mut input = comm.alloc::<u8>(input_len * size_of::<T>()).unwrap();
-        let mut output = comm.alloc::<u8>(output_len * size_of::<T>()).unwrap();
+        let (size, shift) = (size_of::<T>(), wanted.shift * size_of::<T>());
+        let mut input = comm.alloc::<u8>(input_len * size + 2 * shift).unwrap();
+        let mut output = comm.alloc::<u8>(output_len * size + 2 * shift).unwrap();
         let mut rng = Rng(seed.wrapping_mul(2 * rank as u64 + 3));
         let bytes = |value: T| value.bits().to_ne_bytes().into_iter().take(size_of::<T>());
-        let values = (0..input_len).flat_map(|_| bytes(T::from_random(rng.next())));
-        input.write(&values.collect::<Vec<u8>>()).unwrap();
-        output.write(&vec![0xee; output_len * size_of::<T>()]).unwrap();
-        let memory = |buffer: &DeviceBuffer<u8>, count| Memory { address: buffer.as_ptr(), count };
-        let (from, to) = (memory(&input, input_len), memory(&output, output_len));
+        let values = (0..input.len() / size).flat_map(|_| bytes(T::from_random(rng.next())));
+        let values = values.collect::<Vec<u8>>();
+        input.write(&values).unwrap();
+        let memory = |buffer: &DeviceBuffer<u8>, count| {
+            let address = buffer.as_ptr().wrapping_add(shift);
+            Memory { address, count }
+        };
+        let (mut from, to) = (memory(&input, input_len), memory(&output, output_len));
+        if wanted.in_place {
+            output.write(&values).unwrap();
+            from = to;
+        } else {
+            output.write(&vec![0xee; output.len()]).unwrap();
+        }
         let op = reduce_op::<T>(wanted.op, &mut Rng(seed));
         let call = Call::of(wanted.kind, T::DATA_TYPE, from, to).reduce_op(op);
         let call = if wanted.kind.is_rooted() { call.root(wanted.root) } else { call };
         Bucket { input, output, call }
     }
 
-    fn read(&self) -> [Vec<u8>; 2] {
+    pub(crate) fn read(&self) -> [Vec<u8>; 2] {
         [&self.input, &self.output].map(|buffer| {
             let mut found = vec![0; buffer.len()];
             buffer.read(&mut found).unwrap();
@@ -112,13 +127,13 @@ impl Bucket {
     }
 }
 
-fn buckets(comm: &Communicator, wanted: &[Wanted]) -> Vec<Bucket> {
+pub(crate) fn buckets(comm: &Communicator, wanted: &[Wanted]) -> Vec<Bucket> {
     let bucket = |(at, wanted)| Bucket::new(comm, wanted, at as u64 * 77 + 5);
     wanted.iter().enumerate().map(bucket).collect()
 }
 
 /// Their calls as one group. The buffers live, and nobody else uses them, until the work has ended.
-fn launch(comm: &Communicator, stream: &Stream, buckets: &[Bucket]) -> Work {
+pub(crate) fn launch(comm: &Communicator, stream: &Stream, buckets: &[Bucket]) -> Work {
     let fill = |group: &mut StreamGroup<'_>| {
         // SAFETY: the buffers live until the group is done, and nobody else uses them.
         buckets.iter().try_for_each(|bucket| unsafe { group.run(bucket.call) }.map(drop))

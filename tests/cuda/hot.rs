@@ -4,17 +4,20 @@
 use crate::calls::{check, config, pin, stream};
 use crate::common::Rng;
 use crate::common::run::Case;
+use crate::groups::{Of, Wanted, buckets, launch};
 use crate::processes::{line_up, nothing_is_left, on_hardware};
 use oxccl::cuda::Stream;
 use oxccl::plans::algorithms::{Algorithm, Encoding, Entry, find};
 use oxccl::plans::hot::{self, Hot};
 use oxccl::plans::topology::Placement;
 use oxccl::{
-    Advanced, Collectives, Communicator, Config, DataType, Kind, OpKind, Order, Pin, bf16, f16,
+    Advanced, Collectives, Communicator, Config, DataType, Kind, OpKind, Order, Pin, ReduceOp,
+    Unready, bf16, f16,
 };
 use oxccl_cuda_stand_in::control::Control;
 use oxccl_transports::Bootstrap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Slots as programs have them: most of these calls are one round.
 fn with(hot_kernels: bool) -> Config {
@@ -33,6 +36,17 @@ fn with(hot_kernels: bool) -> Config {
 /// The calls of each hot schedule, by its kernels and by the interpreter, between others that are
 /// interpreted.
 pub(crate) fn kernels(_: &mut dyn Bootstrap) {
+    by_both(all);
+}
+
+/// The same of groups.
+pub(crate) fn groups(_: &mut dyn Bootstrap) {
+    by_both(all_groups);
+}
+
+/// Calls of two communicators of each rank, the first of which has hot kernels; `calls` tells how
+/// many a rank has made by these.
+fn by_both(calls: fn((Communicator, Communicator)) -> u64) {
     let launches = || (!on_hardware()).then(|| Control::attach().unwrap().hot());
     let (before, expected) = (launches(), AtomicU64::new(0));
     // On hardware streams of more ranks may share connections.
@@ -41,7 +55,7 @@ pub(crate) fn kernels(_: &mut dyn Bootstrap) {
         let [by_kernels, interpreted] = worlds;
         std::thread::scope(|scope| {
             for pair in by_kernels.into_iter().zip(interpreted) {
-                scope.spawn(|| expected.fetch_add(all(pair), Ordering::Relaxed));
+                scope.spawn(|| expected.fetch_add(calls(pair), Ordering::Relaxed));
             }
         });
     }
@@ -117,6 +131,93 @@ fn all((mut by_kernels, mut interpreted): (Communicator, Communicator)) -> u64 {
     by_kernels.set_pin(Pin::default()).unwrap();
     by_kernels.barrier().unwrap();
     made
+}
+
+/// Elements of the buckets of a group, and its channels: none of some, and lengths that are no
+/// multiple of anything.
+fn groups_of(one: &Hot) -> Vec<(Vec<usize>, usize)> {
+    match one.encoding {
+        Encoding::Windows => {
+            vec![(vec![1, 0, 64], 1), (vec![5, 1000, 0, 333, 2048, 17, 1], 2), (vec![9; 120], 2)]
+        }
+        _ => vec![(vec![3, 1], 1), (vec![1, 77, 0, 130, 3, 40], 2), (vec![0, 16, 31], 1)],
+    }
+}
+
+/// How many groups a rank has made that hot kernels carry out.
+fn all_groups((mut by_kernels, mut interpreted): (Communicator, Communicator)) -> u64 {
+    let (stream, beside) = (stream(&by_kernels), stream(&interpreted));
+    let (mut rng, mut made, ranks) = (Rng(31), 0, by_kernels.world_size());
+    for one in hot::hot().iter().filter(|one| one.in_buckets.is_some()) {
+        let most = if ranks == 8 { 1 } else { usize::MAX };
+        for (counts, channels) in groups_of(one).into_iter().rev().take(most) {
+            for in_place in [false, true].into_iter().take(1 + usize::from(is_in_place(one))) {
+                let of = [Of::F32, Of::F16, Of::Bf16][rng.next() as usize % 3];
+                let averages = one.reduces() && rng.next() % 2 == 0;
+                let op = if averages { OpKind::Avg } else { OpKind::Sum };
+                let kind = one.kind;
+                let wanted = counts.iter().map(|&count| {
+                    let shift = rng.next() as usize % 2;
+                    Wanted { kind, of, op, count, root: 0, in_place, shift }
+                });
+                let wanted: Vec<Wanted> = wanted.collect();
+                let pin = Pin {
+                    algorithm: Some(one.algorithm),
+                    encoding: Some(one.encoding),
+                    channels: Some(channels),
+                };
+                let run = |comm: &mut Communicator, stream| {
+                    comm.set_pin(pin).unwrap();
+                    let buckets = buckets(comm, &wanted);
+                    launch(comm, stream, &buckets).wait().unwrap();
+                    buckets
+                };
+                let pair = (run(&mut by_kernels, &stream), run(&mut interpreted, &beside));
+                for (at, (found, expected)) in pair.0.iter().zip(&pair.1).enumerate() {
+                    let (found, expected) = (found.read(), expected.read());
+                    assert_eq!(found, expected, "{}, bucket {at}: {:?}", one.name, wanted[at]);
+                }
+                made += 1;
+                other(&mut by_kernels, &stream, rng.next());
+            }
+        }
+    }
+    made += marked(&mut by_kernels, &stream);
+    by_kernels.set_pin(Pin::default()).unwrap();
+    by_kernels.barrier().unwrap();
+    made
+}
+
+/// A group whose second bucket is marked late.
+fn marked(comm: &mut Communicator, stream: &Stream) -> u64 {
+    let encodings = [Encoding::Ll, Encoding::Windows].map(Some);
+    for encoding in encodings {
+        let algorithm = Some(match encoding {
+            Some(Encoding::Windows) => Algorithm::TwoShotPush,
+            _ => Algorithm::OneShot,
+        });
+        comm.set_pin(Pin { algorithm, encoding, channels: Some(1) }).unwrap();
+        let mut buffers = [70, 9].map(|count| comm.alloc::<f32>(count).unwrap());
+        buffers[0].write(&[1.0; 70]).unwrap();
+        let [first, second] = &mut buffers;
+        let mut late = Unready::new(second);
+        let work = comm.on(stream).group(|group| {
+            group.all_reduce_in_place(first, ReduceOp::Sum)?;
+            group.all_reduce_in_place(&mut late, ReduceOp::Sum)
+        });
+        let (work, _) = work.unwrap();
+        assert!(work.wait_timeout(Duration::from_millis(5)).is_none());
+        late.write(&[3.0; 9]).unwrap();
+        late.ready();
+        work.wait().unwrap();
+        let n = comm.world_size() as f32;
+        for (buffer, sum) in buffers.iter().zip([n, 3.0 * n]) {
+            let mut found = vec![0.0; buffer.len()];
+            buffer.read(&mut found).unwrap();
+            assert!(found.iter().all(|found| *found == sum), "{found:?}");
+        }
+    }
+    encodings.len() as u64
 }
 
 /// A call over the same connections for which there is no hot kernel.

@@ -245,7 +245,10 @@ cases! {
         [processes::threads("3"), MANY, ORDERED, SEPARATE, ("OXCCL_HOT_KERNELS", "0")];
     memory_is_ordered_in_hot_kernels =
         memory_order::hot_kernels, StandIn, 1, [processes::threads("3"), MANY, ORDERED, SEPARATE];
-    memory_is_ordered_in_groups = memory_order::groups, StandIn, 1, [processes::threads("2"), MANY, ORDERED, SEPARATE];
+    memory_is_ordered_in_groups = memory_order::groups, StandIn, 1,
+        [processes::threads("2"), MANY, ORDERED, SEPARATE, ("OXCCL_HOT_KERNELS", "0")];
+    memory_is_ordered_in_hot_kernels_of_groups =
+        memory_order::hot_groups, StandIn, 1, [processes::threads("2"), MANY, ORDERED, SEPARATE];
     memory_is_ordered_bucket_by_bucket =
         buckets::gradients, StandIn, 1, [processes::threads("2"), MANY, ORDERED, SEPARATE, needs("4")];
     memory_is_ordered_by_a_switch = memory_order::by_switch, StandIn, 1,
@@ -446,10 +449,12 @@ cases! {
     one_launch_for_all_ranks = joined::launches, StandIn, 1, [MANY, needs("6")];
     one_launch_for_groups_of_all_ranks = joined::groups, StandIn, 1, [MANY, needs("6")];
     hot_kernels = hot::kernels, Anything, 1, [MANY, needs("12")];
+    hot_kernels_of_groups = hot::groups, Anything, 1, [MANY, needs("12")];
     copies_in_a_row = calls::copies_in_a_row, Anything, 1, [MANY, needs("8")];
     copies_in_a_row_thread_by_thread = calls::copies_in_a_row, StandIn, 1, [MANY, EMULATED];
     memory_is_ordered_in_copies_in_a_row = calls::copies_in_a_row, StandIn, 1, [MANY, ORDERED];
     hot_kernels_thread_by_thread = hot::kernels, StandIn, 1, [MANY, EMULATED, needs("6")];
+    hot_kernels_of_groups_thread_by_thread = hot::groups, StandIn, 1, [MANY, EMULATED, needs("6")];
     one_launch_thread_by_thread = joined::launches, StandIn, 1, [MANY, EMULATED, needs("6")];
     one_launch_in_a_graph = joined::captured, StandIn, 1, [MANY];
     ranks_that_do_not_join =

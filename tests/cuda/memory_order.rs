@@ -6,6 +6,7 @@ use crate::calls::{self, CHANNELS, check, pin, stream};
 use crate::common::Rng;
 use crate::common::left;
 use crate::common::run::Case;
+use crate::groups::{Of, Wanted, buckets, launch};
 use crate::guests::gradients_with;
 use oxccl::cuda::Stream;
 use oxccl::plans::algorithms::{Encoding, Entry, catalogue};
@@ -13,6 +14,7 @@ use oxccl::plans::hot;
 use oxccl::plans::schedule::SLOTS;
 use oxccl::plans::topology::Placement;
 use oxccl::{Collectives, Communicator, DeviceBuffer, Kind, OpKind, Order, Pin, ReduceOp};
+use oxccl_cuda_stand_in::control::Control;
 
 /// Every algorithm but those of a switch, in lengths of one round and of several.
 pub(crate) fn algorithms(comm: Communicator) {
@@ -123,6 +125,36 @@ pub(crate) fn groups(mut comm: Communicator) {
             buffer.read(&mut found).unwrap();
             assert!(found.iter().all(|one| *one == (n * n) as f32), "round {round}: {found:?}");
         }
+    }
+    comm.set_pin(Pin::default()).unwrap();
+    comm.barrier().unwrap();
+}
+
+/// Groups that have kernels of their own and follow one another, in place where that can be.
+pub(crate) fn hot_groups(mut comm: Communicator) {
+    let (stream, mut rng) = (stream(&comm), Rng(13));
+    for one in hot::hot().iter().filter(|one| one.in_buckets.is_some()) {
+        let (algorithm, encoding) = (Some(one.algorithm), Some(one.encoding));
+        comm.set_pin(Pin { algorithm, encoding, channels: Some(CHANNELS) }).unwrap();
+        let in_place = one.kind == Kind::AllReduce;
+        // Little enough to be one round of small slots.
+        let wanted = [(); 4].map(|()| {
+            let count = [1, rng.next() as usize % 18][rng.next() as usize % 2];
+            Wanted {
+                kind: one.kind,
+                of: Of::F32,
+                op: OpKind::Sum,
+                count,
+                root: 0,
+                in_place,
+                shift: 0,
+            }
+        });
+        let (buckets, before) = (buckets(&comm, &wanted), Control::attach().unwrap().hot());
+        let works = [(); 3].map(|()| launch(&comm, &stream, &buckets));
+        works.into_iter().for_each(|work| work.wait().unwrap());
+        comm.barrier().unwrap();
+        assert!(Control::attach().unwrap().hot() >= before + 3, "{}", one.name);
     }
     comm.set_pin(Pin::default()).unwrap();
     comm.barrier().unwrap();

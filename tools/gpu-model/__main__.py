@@ -6,7 +6,7 @@
     python3 tools/gpu-model --call CALL      one call: its phases between barriers
     python3 tools/gpu-model --call CALL --trace THREAD      and each instruction of a thread
 
-A CALL is KIND/ALGORITHM/ENCODING/RANKS/BYTES/CHANNELS, as plans/examples/programs.rs has it. The table is of
+A CALL is KIND/ALGORITHM/ENCODING/RANKS/BYTES/CHANNELS[/BUCKETS], as plans/examples/programs.rs has it. The table is of
 the channel's local part: peers' messages are there already; no wire, no launch, a warm instruction
 cache. Use it for before and after.
 """
@@ -107,8 +107,8 @@ class Kernels:
     def of(self, program):
         """A call's: its schedule's own, or the interpreter."""
         name, assembly = INTERPRETER, None
-        if program.schedule and not self.options.interpreted:
-            name, assembly = f"oxccl_hot_{program.schedule}", self.image("oxccl-hot")
+        if program.kernel and not self.options.interpreted:
+            name, assembly = f"oxccl_hot_{program.kernel}", self.image("oxccl-hot")
             if f".text.{name}:" not in assembly.splitlines():
                 name += "_f32_sum"
         if name not in self.found:
@@ -118,7 +118,7 @@ class Kernels:
 
 class Program(NamedTuple):
     image: bytes
-    schedule: str  # that there may be a hot kernel of
+    kernel: str  # a hot one, if it has one
     extents: list
 
 
@@ -130,8 +130,8 @@ def programs(folder, names, built=None):
     def read(name):
         image = folder / name.replace("/", "-")
         hot = image.with_name(image.name + ".hot")
-        schedule, *extents = hot.read_text().split() if hot.exists() else ("",)
-        return Program(image.read_bytes(), schedule, [int(number) for number in extents])
+        kernel, *extents = hot.read_text().split() if hot.exists() else ("",)
+        return Program(image.read_bytes(), kernel, [int(number) for number in extents])
 
     return form, {name: read(name) for name in names}
 
@@ -140,8 +140,17 @@ def ranks_of(name):
     return int(name.split("/")[3])
 
 
+def buckets_of(name):
+    """Where the buckets of a group begin and end; none of a call."""
+    words = name.split("/")
+    if len(words) < 7:
+        return None
+    size = int(words[4]) // int(words[6])
+    return [(at * size, (at + 1) * size) for at in range(int(words[6]))]
+
+
 def model(kernel, form, program, name, constants, threads, trace=None):
-    one = call.Call(form, program.image, ranks_of(name), program.extents)
+    one = call.Call(form, program.image, ranks_of(name), program.extents, buckets_of(name))
     block = Block(kernel, one.parameter, one.memory, constants, threads, trace)
     cycles = block.run()
     status = int.from_bytes(one.memory.regions[call.STATUSES >> 32][:4], "little")

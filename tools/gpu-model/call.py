@@ -14,8 +14,9 @@ from machine import Memory
 PROGRAM, CONNECTIONS, WINDOWS, PROGRESS, STATUSES, DOORBELLS, ABORT, COUNTERS = (
     (0x100 + at) << 32 for at in range(8)
 )
-INPUT, OUTPUT, STAGING, PEERS_STAGING, HEAPS, PARAMETER, ENDED = ((0x200 + at) << 32 for at in range(7))
+INPUT, OUTPUT, STAGING, PEERS_STAGING, HEAPS, PARAMETER, ENDED, SEGMENTS = ((0x200 + at) << 32 for at in range(8))
 PEER_BYTES = 2 << 20  # of staging; a heap has as many
+TABLE_AT = PEER_BYTES // 2  # of a heap: a peer's table of a group's buckets
 SIGNATURE = 0x12345678
 WIDTHS = {"uint8_t": 1, "uint16_t": 2, "uint32_t": 4, "int32_t": 4, "uint64_t": 8, "int64_t": 8}
 SLOTS = {"LL": 16, "SLOTS": 4, "SYNC": 1, "LL128": 8}
@@ -59,8 +60,9 @@ class Format:
 class Call:
     """Memory and parameter of one call, and what must come out of it."""
 
-    def __init__(self, form, program, ranks, extents=None):
-        self.form, self.ranks, self.memory = form, ranks, Memory()
+    def __init__(self, form, program, ranks, extents=None, buckets=None):
+        """`buckets`: those of a group, by where they begin and end in its buffer."""
+        self.form, self.ranks, self.memory, self.buckets = form, ranks, Memory(), buckets
         memory = self.memory
         memory.add(PROGRAM, len(program))
         memory.regions[PROGRAM >> 32][:] = program
@@ -89,6 +91,8 @@ class Call:
         if extents:
             at = PARAMETER + form.offsets["Launch", "extents"]
             form.set(memory, "Extents", at, **dict(zip(EXTENTS, extents)))
+        if buckets:
+            self._set_buckets()
         self.expected = self._expected()
 
     @property
@@ -117,6 +121,22 @@ class Call:
             at += -(-stride * SLOTS[lane] // 128) * 128
         assert at <= (peer + 1) * PEER_BYTES
         form.set(memory, "Window", WINDOWS + peer * form.sizes["Window"], base=HEAPS + peer * PEER_BYTES)
+
+    def _set_buckets(self):
+        """Each lies where it does in the group's buffer, for this rank and for its peers."""
+        form, memory = self.form, self.memory
+        count = len(self.buckets)
+        memory.add(SEGMENTS, count * form.sizes["Segment"])
+        for number, (start, end) in enumerate(self.buckets):
+            form.set(
+                memory, "Segment", SEGMENTS + number * form.sizes["Segment"], start=start, len_bytes=end - start,
+                input=INPUT + start, output=OUTPUT + start, bucket=number,
+            )
+            for peer in range(1, self.ranks):
+                table = HEAPS + peer * PEER_BYTES + TABLE_AT
+                at = table + number * form.sizes["SegmentTokens"]
+                form.set(memory, "SegmentTokens", at, input=start, output=start)
+        form.set(memory, "Launch", PARAMETER, segments=SEGMENTS, segments_count=count, done_stride=64)
 
     def _fill(self):
         """Other values in each buffer: small integers, whose sums are exact in any order."""
@@ -169,6 +189,8 @@ class Call:
         at = get("recv_slots") + operand["message"] * get("slot_stride_bytes") + operand["offset_bytes"]
         epoch, header = operand["message"] + 1, SIGNATURE | len_bytes << 32
         values = [as_word(scale * float((get("peer") + word) % 13)) for word in range((len_bytes + 7) // 8 * 2)]
+        if self.buckets and scale == 0:
+            values = [TABLE_AT, 0, 0, 0]  # tokens
         if operand["lane"] == form["LANE_LL"]:
             lines = [(header & 0xFFFFFFFF, header >> 32)] + list(zip(values[::2], values[1::2]))
             for line, (low, high) in enumerate(lines):

@@ -81,6 +81,16 @@ class Operand:
             return f"(-{value} & {MASK})"
         return f"(~{value} & {MASK})" if self.inverted else value
 
+    def real(self):
+        """As an f32."""
+        text = self.text
+        if re.match(r"-?[0-9.]+(e[-+]?\d+)?$", text):
+            return f"({float(text)!r})"
+        inner = Operand(text.strip("|")).word() if text.startswith("|") else self.word()
+        if self.negative and not text.startswith("|"):
+            inner = f"{Operand(text).word()} ^ 0x80000000"
+        return f"abs(as_float({inner}))" if text.startswith("|") else f"as_float({inner})"
+
     def pair(self):
         if re.match(r"-?(0x[0-9a-f]+|\d+)$", self.text):
             return str(int(self.text, 0) & MASK64)
@@ -383,10 +393,43 @@ class Writer:
     # Arithmetic of f32: the model's kernels are sums of it.
 
     def do_fadd(self, parts, o, _):
-        self.put(o[0], f"as_bits(as_float({o[1].word()}) + as_float({o[2].word()}))")
+        self.put(o[0], f"as_bits({o[1].real()} + {o[2].real()})")
 
     def do_fmul(self, parts, o, _):
-        self.put(o[0], f"as_bits(as_float({o[1].word()}) * as_float({o[2].word()}))")
+        self.put(o[0], f"as_bits({o[1].real()} * {o[2].real()})")
+
+    def do_fsel(self, parts, o, _):
+        self.put(o[0], f"as_bits({o[1].real()} if {o[3].truth()} else {o[2].real()})")
+
+    def do_fsetp(self, parts, o, instruction):
+        comparison = {"GEU": "not ({} < {})", "GT": "{} > {}", "LT": "{} < {}", "NEU": "{} != {}"}[parts[1]]
+        self.add(f"y = {comparison.format(o[2].real(), o[3].real())}; z = {o[4].truth()}")
+        self.put_truth(o[0], "y and z")
+
+    # What compilers make of constants and of divisions of integers.
+
+    def do_hfma2(self, parts, o, instruction):
+        if [one.name for one in o[1:3]] != ["RZ", "RZ"]:
+            raise Unknown(str(instruction))
+        high, low = (struct.unpack("<H", struct.pack("<e", float(one.text))) for one in o[3:5])
+        self.put(o[0], str(high[0] << 16 | low[0]))
+
+    def do_i2f(self, parts, o, _):
+        value = f"{o[1].word()} & 0xffff" if "U16" in parts else o[1].word()
+        self.put(o[0], f"as_bits(float({value}))", "20")
+
+    do_i2fp = do_i2f
+
+    def do_ffma(self, parts, o, _):
+        self.put(o[0], f"as_bits({o[1].real()} * {o[2].real()} + {o[3].real()})")
+
+    def do_mufu(self, parts, o, instruction):
+        if parts[1] != "RCP":
+            raise Unknown(str(instruction))
+        self.put(o[0], f"as_bits(1 / as_float({o[1].word()}))", "20")
+
+    def do_f2i(self, parts, o, _):
+        self.put(o[0], f"int(as_float({o[1].word()})) & {MASK}", "20")
 
     # Memory.
 

@@ -27,6 +27,12 @@ struct HotStep {
   HotPlace own, peers, to_own, to_peers;
 };
 
+// The same schedule over a group's buckets.
+template <class Schedule>
+struct InBuckets : Schedule {
+  static constexpr bool IN_BUCKETS = true;
+};
+
 OXCCL_INLINE constexpr bool is_message(const HotPlace& place) { return place.where == Where::MESSAGE; }
 OXCCL_INLINE constexpr bool is_window(const HotPlace& place) {
   return place.where == Where::WINDOW_INPUT || place.where == Where::WINDOW_OUTPUT;

@@ -27,6 +27,11 @@ use std::sync::OnceLock;
 /// Ranks that a hot kernel serves at most.
 pub const MOST_RANKS: usize = 16;
 
+/// Buckets of a group that one serves at most, and all ranks' of them.
+pub const MOST_BUCKETS: usize = 256;
+/// See [`MOST_BUCKETS`].
+pub const MOST_PLACES: usize = 1024;
+
 /// Up to so many bytes of a chunk a channel moves between buffers. By the kernels' instructions the
 /// interpreter is as fast from about twice as many on (`tools/gpu-model`).
 const WINDOW_PART_BYTES: u64 = 64 << 10;
@@ -50,6 +55,8 @@ pub struct Work {
     pub channels: usize,
     /// Rounds of each.
     pub rounds: u64,
+    /// Of a group's buffer: how many buckets it is of.
+    pub buckets: Option<usize>,
 }
 
 /// Which chunk of a buffer.
@@ -153,6 +160,8 @@ pub struct Shape {
 pub struct Hot {
     /// As in the kernel's name.
     pub name: String,
+    /// As in the name of its kernel for a group's buckets, if there is one.
+    pub in_buckets: Option<String>,
     /// Which collective it carries out.
     pub kind: Kind,
     /// By which algorithm.
@@ -183,6 +192,15 @@ const HOT: [(Kind, Algorithm, Encoding); 16] = [
     (Kind::AllToAll, Algorithm::Pairwise, Encoding::Windows),
 ];
 
+/// Whether there is a kernel of it for groups, too. Buckets begin in the middle of LL128 lines,
+/// switches do not reduce them, and of their windows a channel knows those of its own chunk.
+fn is_in_buckets(algorithm: Algorithm, encoding: Encoding) -> bool {
+    match encoding {
+        Encoding::Windows => !matches!(algorithm, Algorithm::TwoShot | Algorithm::Nvls),
+        _ => encoding == Encoding::Ll,
+    }
+}
+
 /// All of them: their shapes, as schedules of a few ranks have them.
 pub fn hot() -> &'static [Hot] {
     static ALL: OnceLock<Vec<Hot>> = OnceLock::new();
@@ -194,7 +212,8 @@ fn shaped((kind, algorithm, encoding): (Kind, Algorithm, Encoding)) -> Option<Ho
     let (rank, schedule) = (1, scheduled(kind, algorithm, encoding, 3)?);
     let shape = generalise(&schedule, rank)?;
     let name = format!("{}_{algorithm}_{encoding}", kind.name());
-    Some(Hot { name, kind, algorithm, encoding, shape })
+    let in_buckets = is_in_buckets(algorithm, encoding).then(|| format!("{name}_in_buckets"));
+    Some(Hot { name, in_buckets, kind, algorithm, encoding, shape })
 }
 
 fn scheduled(
@@ -239,14 +258,14 @@ pub fn find(schedule: &Schedule, rank: usize) -> Option<&'static Hot> {
     hot().iter().find(|one| one.kind == kind && one.shape.is_of(schedule, rank))
 }
 
-/// The hot schedule by whose kernel a rank's part of a call would be carried out on a GPU, beside
+/// The hot kernel that would carry out a rank's part of a call, or of a group, on a GPU beside
 /// ranks of its own node alone, and how its buffers are divided.
 pub fn kernel(
     schedule: &Schedule,
     rank: usize,
     layout: &Layout,
     work: &Work,
-) -> Option<(&'static Hot, Extents)> {
+) -> Option<(&'static str, Extents)> {
     let kind = schedule.collective.kind;
     let sums = SUMS.contains(&work.data_type)
         && work.fold == Fold::Sum
@@ -255,9 +274,17 @@ pub fn kernel(
         return None;
     }
     let one = find(schedule, rank)?;
+    let name = match work.buckets {
+        None => &one.name,
+        Some(buckets) => {
+            let serves =
+                buckets <= MOST_BUCKETS && buckets * schedule.collective.ranks <= MOST_PLACES;
+            one.in_buckets.as_ref().filter(|_| serves)?
+        }
+    };
     let parts = (work.data_type.len_bytes(), work.channels);
     let extents = extents(layout, schedule, rank, parts)?;
-    one.serves(&extents).then_some((one, extents))
+    one.serves(&extents).then_some((name, extents))
 }
 
 impl Hot {

@@ -14,7 +14,7 @@ use crate::engine::links::Links;
 use crate::engine::tally::Digest;
 use crate::error::Error;
 use crate::target::Device;
-use oxccl_kernels::format::{self as f, Scale};
+use oxccl_kernels::format::{self as f, Extents, Scale};
 use oxccl_plans::collective::{Kind, Order};
 use oxccl_plans::verify::{GroupPart, GroupStep, Span, Verified, verify_group};
 use std::sync::Arc;
@@ -41,19 +41,15 @@ impl Maker<'_> {
         let place = (Whose::Own, &(0..self.config.max_channels));
         let program = self.plans.program(self.config, self.ranks.rank, call, &plan, place)?;
         let digest = digest(&signature, &plan);
-        let hot = self.plans.hot(self.config, self.ranks.rank, (call, &plan), &program)?;
-        let (schedule, extents) = hot.unzip();
+        let one = (call, &plan, &program);
+        let hot = self.plans.hot(self.config, self.ranks.rank, one, (Whose::Own, 1))?;
+        let (kernel, extents) = hot.unzip();
         let reduction = (call.data_type, call.op.lower().0);
-        let code = self.backend.load(program, reduction, 0, schedule)?;
+        let code = self.backend.load(program, reduction, 0, kernel)?;
         let mut tables = Tables::default();
         let source = Source { call: 0, input_at: Some(0), output_at: Some(0) };
         tables.push(source, 0, signature.len_bytes());
-        let (mut launch, reduces) = (self.blank_block(), signature.kind.reduces());
-        launch.extents = extents.unwrap_or(launch.extents);
-        launch.flags = match call.op.lower().1 {
-            Scale::Average => f::LAUNCH_AVERAGES,
-            _ => 0,
-        };
+        let (launch, reduces) = (self.block_of(call, extents), signature.kind.reduces());
         let block = Block::of_collective(code, (launch, digest), reduces, (0, 1), Whose::Own);
         let is_message = messages::has_messages(call);
         let messages = messages::messages(std::slice::from_ref(call), self.ranks.rank);
@@ -88,12 +84,12 @@ impl Maker<'_> {
         let kinds = common.iter().map(|signature| signature.kind);
         let lens = parts.iter().map(|part| part.len_bytes);
         let mut rooms = Rooms::of(self.config, kinds, lens)?;
+        let is_whole = parts.len() == 1 && collectives.len() == calls.len();
         for (number, mut part) in parts.into_iter().enumerate() {
             tables.spans.push(part.spans(&common));
             part.calls.iter_mut().for_each(|at| *at = collectives[*at]);
-            let place = (agreed, number);
-            let block =
-                self.part_block((calls, buckets), &part, (total, &mut rooms), place, &mut tables)?;
+            let (place, of_all) = ((agreed, number, is_whole), (total, &mut rooms));
+            let block = self.part_block((calls, buckets), &part, of_all, place, &mut tables)?;
             tables.blocks.push(block);
         }
         tables.prove(common.len(), self.ranks.control.ranks())?;
@@ -133,13 +129,13 @@ impl Maker<'_> {
     }
 
     /// The launch block of a part of a group with so many bytes. `place` tells it from other parts:
-    /// what all ranks must agree on in the group, and its number there.
+    /// what all ranks must agree on in the group, its number there, and whether it is all of it.
     fn part_block(
         &mut self,
         (calls, buckets): (&[CheckedCall], &[Signature]),
         part: &Part,
         (total_bytes, rooms): (usize, &mut Rooms),
-        place: (u64, usize),
+        (of_group, number, is_whole): (u64, usize, bool),
         tables: &mut Tables,
     ) -> Result<Block, Error> {
         let (first, signature) = (&calls[part.calls[0]], &buckets[part.calls[0]]);
@@ -159,7 +155,18 @@ impl Maker<'_> {
         let verified = self.plans.verified(self.config, &call, &plan)?;
         let rank = self.ranks.rank;
         let program = self.plans.program(self.config, rank, &call, &plan, (whose, &room))?;
-        let agreed = Digest::of(&(place, digest(signature, &plan)));
+        // A kernel of one schedule runs no part behind another, and begins with the first channel.
+        let hot = match is_whole && whose != Whose::OwnInGroup && room.start == 0 {
+            true => self.plans.hot(
+                self.config,
+                rank,
+                (&call, &plan, &program),
+                (whose, part.calls.len()),
+            )?,
+            false => None,
+        };
+        let (kernel, extents) = hot.unzip();
+        let agreed = Digest::of(&((of_group, number), digest(signature, &plan)));
         let entries = part.calls.iter().zip(&part.starts);
         let place = tables.sources.len();
         for (&call, &start) in entries {
@@ -167,11 +174,23 @@ impl Maker<'_> {
             tables.push(source, start, buckets[call].len_bytes());
         }
         tables.proofs.push((verified, program.rounds(), part.len_bytes, room.clone()));
-        let launch = f::Launch { first_channel: room.start as u32, ..self.blank_block() };
+        let launch =
+            f::Launch { first_channel: room.start as u32, ..self.block_of(&call, extents) };
         let reduction = (call.data_type, call.op.lower().0);
-        let code = self.backend.load(program, reduction, room.start, None)?;
+        let code = self.backend.load(program, reduction, room.start, kernel)?;
         let (told, entries) = ((launch, agreed), (place, part.calls.len()));
         Ok(Block::of_collective(code, told, signature.kind.reduces(), entries, whose))
+    }
+
+    /// A call's launch block, which lacks its buffers. Kernels of one schedule have its extents,
+    /// and are told of averages.
+    fn block_of(&self, call: &CheckedCall, extents: Option<Extents>) -> f::Launch {
+        let blank = self.blank_block();
+        let flags = match call.op.lower().1 {
+            Scale::Average => f::LAUNCH_AVERAGES,
+            _ => 0,
+        };
+        f::Launch { flags, extents: extents.unwrap_or(blank.extents), ..blank }
     }
 
     /// A launch block with nothing but this rank's own tables.

@@ -114,13 +114,14 @@ impl Plans {
         lower(&verified, rank, &layout, &lowering).map_err(|refused| cannot(refused.to_string()))
     }
 
-    /// The hot schedule that a call's program is, if it is one, and how its buffers are divided.
+    /// The hot kernel that a call's program has, if it has one, and how its buffers are divided. Of
+    /// a group's virtual buffer it is one of so many buckets.
     pub(super) fn hot(
         &mut self,
         config: &Config,
         rank: usize,
-        (call, plan): (&CheckedCall, &Plan),
-        program: &Program,
+        (call, plan, program): (&CheckedCall, &Plan, &Program),
+        (whose, buckets): (Whose, usize),
     ) -> Result<Option<(&'static str, Extents)>, Error> {
         let serves = config.device != Device::Host
             && config.advanced.hot_kernels
@@ -130,13 +131,18 @@ impl Plans {
             return Ok(None);
         }
         let verified = self.verified(config, call, plan)?;
-        let layout = layout(call, &verified, Whose::Own)
+        let layout = layout(call, &verified, whose)
             .map_err(Error::too_long(call.collective.kind.name(), "buffers"))?;
         let (fold, scale) = call.op.lower();
-        let (data_type, channels) = (call.data_type, program.channels());
-        let work = Work { data_type, fold, scale, channels, rounds: program.rounds() };
-        let found = hot::kernel(verified.schedule(), rank, &layout, &work);
-        Ok(found.map(|(one, extents)| (&*one.name, extents)))
+        let work = Work {
+            data_type: call.data_type,
+            fold,
+            scale,
+            channels: program.channels(),
+            rounds: program.rounds(),
+            buckets: whose.are_virtual().then_some(buckets),
+        };
+        Ok(hot::kernel(verified.schedule(), rank, &layout, &work))
     }
 
     /// What copy engines do for a call that is carried out as planned.
