@@ -22,7 +22,8 @@ pub(crate) struct Signals {
     words: Words,
     buckets: usize,
     /// Whether there is one a bucket, first: this rank has it ready. Otherwise all are from the
-    /// beginning. Behind them are `stride` a bucket, one a channel: the channel is done with it.
+    /// beginning. Behind them are `stride` a bucket, one a channel: the channel is done with it. 0:
+    /// nobody is told of single buckets.
     gated: bool,
     stride: usize,
     /// Channels of the launch; 0 before it.
@@ -92,6 +93,11 @@ impl Signals {
         self.gated
     }
 
+    /// Whether there are words for buckets that are done.
+    pub(crate) fn tells(&self) -> bool {
+        self.stride > 0
+    }
+
     /// Whether streams of a GPU reach the words.
     pub(crate) fn is_pinned(&self) -> bool {
         matches!(self.words, Words::Pinned(_))
@@ -146,9 +152,6 @@ impl Signals {
     /// As [`mark_ready_on`](Signals::mark_ready_on).
     pub(crate) fn clear_done_on(&self, stream: &Stream) -> Result<(), CudaError> {
         let len_bytes = self.buckets * self.stride * size_of::<u64>();
-        if len_bytes == 0 {
-            return Ok(());
-        }
         let words = self.pinned_word(stream, self.done_at(0))?;
         // SAFETY: these are this object's words, which a captured call has to itself, and which
         // stay as long as its communicator.
@@ -212,8 +215,8 @@ impl Signals {
 
     /// Says how many channels set words. Before the launch.
     pub(crate) fn launch(&self, channels: usize) {
-        debug_assert!(channels <= self.stride);
-        self.channels.store(channels, Ordering::Release);
+        debug_assert!(channels <= self.stride || !self.tells());
+        self.channels.store(if self.tells() { channels } else { 0 }, Ordering::Release);
     }
 
     /// The words that channels await, where the machine finds them; null where there are none.
@@ -236,9 +239,12 @@ impl Signals {
         is_there.then(|| DoneWords::new(words, self.done.load(Ordering::Relaxed), channels))
     }
 
-    /// The words that channels set, where the machine finds them.
+    /// The words that channels set, where the machine finds them; null where there are none.
     pub(crate) fn done_words(&self) -> *mut u64 {
-        self.first_word().wrapping_add(self.ready_len())
+        match self.tells() {
+            true => self.first_word().wrapping_add(self.ready_len()),
+            false => std::ptr::null_mut(),
+        }
     }
 
     fn first_word(&self) -> *mut u64 {

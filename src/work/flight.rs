@@ -5,6 +5,7 @@ use crate::device::cuda::CallEnd;
 use crate::device::{InFlight, Signals, cuda};
 use crate::error::Error;
 use crate::target::Device;
+use oxccl_transports::CudaError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -220,8 +221,20 @@ impl Flight {
         Ok(on_gpu(signals)?.ready_word(bucket))
     }
 
+    /// The group's end in a capture, where single buckets are not told of.
+    fn captured_whole(&self) -> Option<&CallEnd> {
+        let tells = self.signals.get().is_some_and(|signals| signals.tells());
+        let end = self.end.get().map(|(end, _)| end);
+        end.filter(|end| !tells && matches!(end, CallEnd::Captured(_)))
+    }
+
     /// By what a kernel knows that a bucket is done.
     pub(crate) fn done_words(&self, bucket: usize) -> Result<cuda::DoneWords, Error> {
+        if let Some(CallEnd::Captured(event)) = self.captured_whole() {
+            let ordinal = event.context().device().ordinal();
+            let what = "done words in a capture, of a group of one part, whose buckets are done when its kernel is";
+            return Err(CudaError::NotSupported { ordinal, what }.into());
+        }
         let no_bucket = || Error::OtherDevice { device: Device::Host };
         let signals = on_gpu(self.signals.get().ok_or_else(no_bucket)?)?;
         signals.done_words_of(bucket).ok_or_else(no_bucket)
@@ -229,6 +242,9 @@ impl Flight {
 
     /// Has a stream wait until the bucket is done.
     pub(crate) fn await_on(&self, bucket: usize, stream: &cuda::Stream) -> Result<(), Error> {
+        if let Some(end) = self.captured_whole() {
+            return Ok(end.hold(stream, None)?);
+        }
         let Some(signals) = self.signals.get() else {
             return Err(Error::OtherDevice { device: Device::Host });
         };

@@ -95,7 +95,9 @@ impl Work {
     /// communicator. In a capture of the group the kernel belongs into the capture, too, behind it.
     ///
     /// # Errors
-    /// [`Error::OtherDevice`] for what the host carries out, and for what is no bucket.
+    /// [`Error::OtherDevice`] for what the host carries out, and for what is no bucket;
+    /// [`CudaError::NotSupported`](oxccl_transports::CudaError) in a capture of a group that is one
+    /// part, whose buckets are all done when its kernel is.
     pub fn done_words(&self) -> Result<cuda::DoneWords, Error> {
         match self.part {
             Part::Bucket(bucket) => self.flight.done_words(bucket),

@@ -480,13 +480,19 @@ pub(crate) fn messages(comm: Communicator) {
 }
 
 /// A group in a graph: replayed with other values, waited for bucket by bucket and marked ready by
-/// branches of the graph.
+/// branches of the graph. Of one part, whose buckets are done when its kernel is, and of two.
 pub(crate) fn captured(comm: Communicator) {
+    for late_op in [ReduceOp::Sum, ReduceOp::Max] {
+        captured_with(&comm, late_op);
+    }
+}
+
+fn captured_with(comm: &Communicator, late_op: ReduceOp<f32>) {
     const COUNT: usize = 3000;
-    let [stream, marks, other] = [(); 3].map(|()| crate::calls::stream(&comm));
+    let [stream, marks, other] = [(); 3].map(|()| crate::calls::stream(comm));
     let n = comm.world_size() as f32;
-    let [mut first, mut second] = [(); 2].map(|()| filled(&comm, COUNT, 0f32));
-    let mut seen = filled(&comm, COUNT, 0f32);
+    let [mut first, mut second] = [(); 2].map(|()| filled(comm, COUNT, 0f32));
+    let mut seen = filled(comm, COUNT, 0f32);
     let launches = comm.launches();
     let graph = Graph::capture(&stream, CaptureMode::ThreadLocal, || {
         let fork = oxccl::cuda::Event::new(&comm.context().unwrap())?;
@@ -495,11 +501,13 @@ pub(crate) fn captured(comm: Communicator) {
         let mut late = Unready::new(&mut second);
         let (work, _) = comm.on(&stream).group(|group| {
             group.all_reduce_in_place(&mut first, ReduceOp::Sum)?;
-            group.all_reduce_in_place(&mut late, ReduceOp::Sum)
+            group.all_reduce_in_place(&mut late, late_op)
         })?;
         assert!(work.is_done(), "nobody waits for what is only recorded");
         late.ready_on(&marks)?;
-        work.bucket(0).unwrap().wait_on(&other)?;
+        let bucket = work.bucket(0).unwrap();
+        assert_eq!(bucket.done_words().is_ok(), late_op == ReduceOp::Max);
+        bucket.wait_on(&other)?;
         // SAFETY: both buffers outlive the graph.
         unsafe {
             let (to, from) = (seen.as_ptr().cast(), first.as_ptr().cast_const().cast());
@@ -523,7 +531,7 @@ pub(crate) fn captured(comm: Communicator) {
         unsafe { graph.launch(&stream) }.unwrap();
         stream.synchronize().unwrap();
         expect(&first, round as f32 * n);
-        expect(&second, n);
+        expect(&second, if late_op == ReduceOp::Sum { n } else { 1.0 });
         expect(&seen, round as f32 * n);
         let (work, _) = comm
             .on(&stream)

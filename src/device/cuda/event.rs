@@ -32,6 +32,11 @@ impl Event {
         Ok(Event { context: context.clone(), raw })
     }
 
+    /// The context that it is of.
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
+    }
+
     /// Makes it the end of what is in the stream now.
     ///
     /// # Errors

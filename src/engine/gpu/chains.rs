@@ -83,12 +83,13 @@ impl DeviceChains {
         self.chains[0].clone()
     }
 
-    /// Words that no launch under way uses.
+    /// Words that no launch under way uses: for buckets that are not ready, where it is `gated`,
+    /// and for those that are done, where somebody is to be `told`.
     pub(super) fn signals(
         &mut self,
         gpu: &mut Gpu,
         prepared: &Prepared,
-        gated: bool,
+        (gated, told): (bool, bool),
         captured: bool,
     ) -> Result<Arc<Signals>, CudaError> {
         let is_free = |signals: &&Arc<Signals>| {
@@ -97,7 +98,7 @@ impl DeviceChains {
         if let (false, Some(free)) = (captured, self.signals.iter().find(is_free)) {
             return Ok(free.clone());
         }
-        let stride = self.chains[0].chain.launches[0].done_stride as usize;
+        let stride = if told { self.chains[0].chain.launches[0].done_stride as usize } else { 0 };
         let buckets = prepared.buckets();
         let words = gpu.words(Signals::words(buckets, stride, gated))?;
         let signals = Arc::new(Signals::pinned(words, buckets, stride, gated));

@@ -546,8 +546,15 @@ impl GpuBackend {
         let is_kernel = matches!(executor, Executor::Kernel(_));
         let tables = &mut self.tables[prepared.tables];
         let chain = tables.chain();
-        let signals = match request.grouped && request.flight.is_some() {
-            true => Some(tables.signals(&mut self.gpu, prepared, is_gated, is_captured)?),
+        let is_boarded = request.grouped && request.flight.is_some();
+        // All buckets of one part are done when its kernel is, and a capture knows its kernels'
+        // ends: words that say so would have to be cleared in front of each replay.
+        let is_told = !(is_captured && prepared.blocks.len() == 1);
+        let signals = match is_boarded && (is_gated || is_told) {
+            true => {
+                let wanted = (is_gated, is_told);
+                Some(tables.signals(&mut self.gpu, prepared, wanted, is_captured)?)
+            }
             false => None,
         };
         // Who needs no multiprocessor waits for nobody's.
@@ -655,7 +662,7 @@ impl GpuBackend {
             signals.launch(prepared.channels);
             let marks = self.marks(prepared.turns.clone(), place.call, captured);
             entry.flight.board(signals.clone(), gated, Some(marks));
-            if captured {
+            if captured && signals.tells() {
                 signals.clear_done_on(stream)?;
                 entry.flight.cleared(self.mark(stream)?);
             }
