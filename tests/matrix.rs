@@ -38,6 +38,7 @@ fn cases<T: TestElement>(n: usize, placement: Placement, seed: u64) -> Vec<Case>
     let hierarchical = |entry: &Entry| matches!(entry.algorithm, Algorithm::Hierarchical(..));
     let wanted = |entry: &&Entry| {
         hierarchical(entry) == (placement.ranks_per_node() < n)
+            && !entry.is_in_fabric()
             && entry.check(n, placement, SLOTS).is_ok()
     };
     for entry in catalogue().filter(wanted) {

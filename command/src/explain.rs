@@ -142,6 +142,7 @@ fn explain_file(options: &ExplainOptions, custom: &CustomSchedule) -> Result<(),
     let question = Question {
         ll128: true,
         multicast: custom.schedule().switched().next(),
+        fabric_reduces: custom.schedule().uses_rails(),
         ..options.question(&config, None, custom.schedule().collective, shape)
     };
     let processor = match config.device {
@@ -388,6 +389,7 @@ impl ExplainOptions {
                 .algorithm
                 .and_then(|pinned| pinned.switched(self.ranks, placement))
                 .or_else(|| network?.switched()),
+            fabric_reduces: pin.algorithm.is_some_and(Algorithm::is_in_fabric),
             limits: config.limits(),
             pin,
             cache_bytes: config.last_level_cache_bytes(),
@@ -573,11 +575,14 @@ impl Traffic {
 }
 
 fn is_message(operand: &Operand) -> bool {
-    matches!(operand, Operand::PeerSlot { link, .. } if link.lane != Lane::Sync)
+    match operand {
+        Operand::PeerSlot { link, .. } => link.lane != Lane::Sync,
+        operand => matches!(operand, Operand::Contribution { .. }),
+    }
 }
 
 fn starts_message(operand: &Operand) -> bool {
-    is_message(operand) && matches!(operand, Operand::PeerSlot { segment: 0, .. })
+    is_message(operand) && !matches!(operand, Operand::PeerSlot { segment: 1.., .. })
 }
 
 /// How many bytes a reduce-copy moves.

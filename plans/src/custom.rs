@@ -229,6 +229,8 @@ impl CustomSchedule {
             )
         } else if schedule.uses_multicast() && !reduced_by_switch(question) {
             Some(format!("has a switch reduce, which does not know {} of this type", question.op))
+        } else if schedule.uses_rails() && !question.fabric_reduces {
+            Some("has the fabric's switches reduce, and no executor drives them".to_owned())
         } else if ll128 && !question.ll128 {
             Some("uses the ll128 lane, which there is not between these ranks".to_owned())
         } else if (ll && schedule.slots.ll != SLOTS.ll)
@@ -326,9 +328,9 @@ fn payload_lanes(schedule: &Schedule) -> [bool; 3] {
             continue;
         }
         for operand in destinations {
-            let Operand::PeerSlot { link, .. } = operand else { continue };
+            let Some((sent, _)) = operand.sent() else { continue };
             let lanes = used.iter_mut().zip(NO_SEGMENTS);
-            lanes.for_each(|(used, (lane, _))| *used |= link.lane == lane);
+            lanes.for_each(|(used, (lane, _))| *used |= sent == lane);
         }
     }
     used

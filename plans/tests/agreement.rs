@@ -40,6 +40,7 @@ fn question(network: &Network, kind: Kind, bytes: usize) -> Question {
         nodes: network.nodes(),
         ll128: network.carries_lines(),
         multicast: network.switched(),
+        fabric_reduces: false,
         limits,
         pin: Pin::default(),
         cache_bytes: 50 << 20,

@@ -145,6 +145,34 @@ fn the_model_finds_faults() {
     assert!(refused > 1000 && seen * 2 > refused, "{seen} of {refused}");
 }
 
+/// As below, in all places, of what the fabric's switches reduce.
+#[test]
+fn damage_of_rails_is_refused_or_does_no_harm() {
+    let (mut tried, mut accepted) = (0, 0);
+    for entry in catalogue().filter(|entry| entry.is_in_fabric()) {
+        let case = Case::new(entry, 4, orders(entry, 4)[0]);
+        for (rank, list) in case.schedule.lists.iter().enumerate() {
+            for (step, choice) in (0..list.len()).flat_map(|step| (0..24).map(move |c| (step, c))) {
+                let damaged = damage(&case, rank, step, choice);
+                tried += 1;
+                if !damaged.is_accepted() {
+                    continue;
+                }
+                accepted += 1;
+                for seed in 0..4 {
+                    let outcome = model::run(&damaged, seed % 2 == 0, seed);
+                    assert!(
+                        outcome.is_ok(),
+                        "{}, {rank}, {step}, {choice}: {outcome:?}",
+                        case.name
+                    );
+                }
+            }
+        }
+    }
+    assert!(tried > 5000 && accepted < tried / 2, "{accepted} of {tried}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
 

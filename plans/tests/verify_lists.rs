@@ -25,7 +25,7 @@ const RANKS: usize = 3;
 fn cases() -> impl Iterator<Item = Case> {
     let entries = catalogue().filter(is_of_its_own).filter(|entry| {
         let exists = entry.check(RANKS, placement(entry, RANKS), verify_support::SLOTS).is_ok();
-        exists && entry.kind != Kind::Barrier
+        exists && entry.kind != Kind::Barrier && !entry.is_in_fabric()
     });
     let whole = entries.flat_map(|entry| {
         orders(entry, RANKS).into_iter().map(move |order| Case::new(entry, RANKS, order))

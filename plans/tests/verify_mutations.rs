@@ -264,7 +264,10 @@ fn operands(
 fn a_swapped_slot() {
     assert_all_refused(|case, rank, step, instruction| {
         operands(case, rank, step, instruction, |operand| match operand {
-            Operand::Slot { message, .. } | Operand::PeerSlot { message, .. } => {
+            Operand::Slot { message, .. }
+            | Operand::PeerSlot { message, .. }
+            | Operand::Contribution { message, .. }
+            | Operand::Reduced { message, .. } => {
                 *message ^= 1;
                 true
             }
@@ -281,6 +284,19 @@ fn another_peers_slot() {
             Operand::Slot { link, .. } | Operand::PeerSlot { link, .. } => {
                 link.peer =
                     (0..ranks).find(|peer| ![rank, link.peer].contains(peer)).expect("three ranks");
+                true
+            }
+            _ => false,
+        })
+    });
+}
+
+#[test]
+fn another_rail() {
+    assert_all_refused(|case, rank, step, instruction| {
+        operands(case, rank, step, instruction, |operand| match operand {
+            Operand::Contribution { rail, .. } | Operand::Reduced { rail, .. } => {
+                rail.0 = if rail.0 == 1 { 2 } else { rail.0 / 2 };
                 true
             }
             _ => false,

@@ -50,6 +50,7 @@ pub fn cases<T: TestElement>(
     let mut rng = Rng(seed);
     let placement = Placement::uniform(n / nodes);
     let crosses = |entry: &Entry| match entry.encoding {
+        _ if entry.is_in_fabric() => false,
         Encoding::Slots => true,
         Encoding::Windows => {
             memory == Memory::Reachable && matches!(entry.algorithm, Algorithm::Hierarchical(..))

@@ -56,6 +56,13 @@ fn operand(operand: Operand, parts: usize, part: usize) -> Operand {
         Operand::Multicast { of: members, buffer, chunk } => {
             Operand::Multicast { of: members, buffer, chunk: of(chunk) }
         }
+        // Each part is a message of its own.
+        Operand::Contribution { rail, message } => {
+            Operand::Contribution { rail, message: segment_of(message) }
+        }
+        Operand::Reduced { rail, message } => {
+            Operand::Reduced { rail, message: segment_of(message) }
+        }
         other => other,
     }
 }

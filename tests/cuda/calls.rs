@@ -91,6 +91,7 @@ fn by_algorithms(comm: &mut Communicator, stream: &Stream, wanted: impl Fn(Algor
         wanted(entry.algorithm)
             && entry.kind != Kind::SendRecv
             && !entry.is_in_network()
+            && !entry.is_in_fabric()
             && entry.check(n, placement, SLOTS).is_ok()
             && (nodes == 1 || entry.crosses_nodes())
     };

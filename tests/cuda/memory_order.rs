@@ -51,6 +51,7 @@ fn run(mut comm: Communicator, every: usize, wanted: impl Fn(&Entry) -> bool) {
     let there_is = |entry: &&Entry| {
         entry.kind != Kind::SendRecv
             && wanted(entry)
+            && !entry.is_in_fabric()
             && entry.check(n, placement, SLOTS).is_ok()
             && (nodes == 1 || entry.encoding == Encoding::Slots)
     };

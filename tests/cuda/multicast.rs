@@ -230,7 +230,7 @@ pub(crate) fn of_nodes(mut comm: Communicator) {
 }
 
 fn by_switches_of_nodes(algorithm: Algorithm) -> bool {
-    matches!(algorithm, Algorithm::Hierarchical(Inner::Nvls, _))
+    matches!(algorithm, Algorithm::Hierarchical(Inner::Nvls, _)) && !algorithm.is_in_fabric()
 }
 
 /// Where one of the nodes has no switch.

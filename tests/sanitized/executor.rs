@@ -37,7 +37,7 @@ fn run<T: TestElement>(worlds: &[(usize, Option<usize>)]) -> usize {
         let ranks = Communicator::local_with(n, &config).unwrap();
         let mut rng = Rng(common::seed());
         let cases: Vec<Case> = catalogue()
-            .filter(|entry| entry.check(n, placement, SLOTS).is_ok())
+            .filter(|entry| !entry.is_in_fabric() && entry.check(n, placement, SLOTS).is_ok())
             .filter(|entry| entry.reduces(T::DATA_TYPE, OpKind::Sum))
             .flat_map(|entry| [0, 5, 900].map(|count| (entry, count)))
             .map(|(entry, count)| Case {

@@ -29,8 +29,8 @@ pub(super) struct Transfer {
 /// Each rank's sends and receives, which come after what they are `after`.
 ///
 /// # Errors
-/// A schedule that reaches into peers' buffers, or that sends nothing; `format` is the flag and the
-/// format that was asked for.
+/// A schedule that reaches into peers' buffers, has the fabric reduce, or sends nothing; `format`
+/// is the flag and the format that was asked for.
 pub(super) fn messages(
     format: &str,
     lists: &Lists,
@@ -45,6 +45,9 @@ pub(super) fn messages(
     let schedule = lists.schedule();
     if schedule.lists.iter().flatten().any(reaches_in) {
         return Err(refused("this schedule reaches into peers' buffers: try --encoding slots"));
+    }
+    if schedule.uses_rails() {
+        return Err(refused("this schedule has the fabric's switches reduce"));
     }
     let segments = schedule.most_segments().into_iter().map(|(_, most)| most).max().unwrap_or(1);
     let bytes = |rank: usize, step: usize, instruction: &Instruction| {

@@ -403,6 +403,9 @@ impl SimOptions {
                 && entry.keeps(self.order, placement, self.datatype)
                 && (lines || entry.encoding != Encoding::Ll128)
                 && (switched || self.algorithm.is_some() || !entry.is_in_network())
+                && (network.fabric_reduces()
+                    || self.algorithm.is_some()
+                    || !entry.is_in_fabric())
                 // Between nodes there are slots alone, unless somebody wants to know.
                 && (!several_nodes || is_named || entry.crosses_nodes())
         };
@@ -541,6 +544,8 @@ impl Study {
             nodes: self.network.nodes(),
             ll128: self.processor() == Processor::Gpu && self.network.carries_lines(),
             multicast: self.network.switched().filter(|_| self.processor() == Processor::Gpu),
+            // What could run is asked for.
+            fabric_reduces: false,
             limits: self.limits(),
             pin: self.config.pin,
             cache_bytes: self.config.last_level_cache_bytes(),

@@ -50,6 +50,14 @@ impl Candidate {
         }
     }
 
+    /// Whether it has the fabric's switches reduce, which no executor can.
+    pub(super) fn is_in_fabric(&self) -> bool {
+        match self {
+            Candidate::Entry(entry) => entry.is_in_fabric(),
+            Candidate::Custom(custom) => custom.schedule().uses_rails(),
+        }
+    }
+
     /// Whether it is for these ranks alone.
     pub(super) fn is_custom(&self) -> bool {
         matches!(self, Candidate::Custom(_))

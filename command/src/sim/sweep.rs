@@ -167,7 +167,9 @@ pub(super) fn predicted(
     let prediction = simulate(subject, &layout, &study.network, &options)?;
     let (algorithm, encoding) = (candidate.algorithm(), candidate.encoding());
     let how = (algorithm, encoding, Whose::Own);
-    let point = point(study, how, bytes, (options.channels, options.tile_bytes), &prediction);
+    let mut point = point(study, how, bytes, (options.channels, options.tile_bytes), &prediction);
+    // No measurement of that is among those that are published.
+    point.band = point.band.filter(|_| !candidate.is_in_fabric());
     Ok((point, prediction.statement))
 }
 

@@ -180,6 +180,7 @@ impl Plan {
             nodes: 1,
             ll128: false,
             multicast: None,
+            fabric_reduces: false,
             limits: self.config.limits(),
             pin: Pin::default(),
             cache_bytes: self.config.last_level_cache_bytes(),

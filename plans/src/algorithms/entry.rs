@@ -260,6 +260,7 @@ impl Entry {
             }
             Outer::Direct | Outer::Grid => inside.max(at_once),
             Outer::Ring => inside + 1,
+            Outer::CollNet => inside,
             Outer::Doubling | Outer::Tree => inside.max(3),
             Outer::Rails => 2,
         }
@@ -287,6 +288,11 @@ impl Entry {
     /// Whether it has switches reduce and multicast.
     pub fn is_in_network(&self) -> bool {
         self.algorithm.is_in_network()
+    }
+
+    /// Whether it has the fabric's switches reduce, which no executor can.
+    pub fn is_in_fabric(&self) -> bool {
+        self.algorithm.is_in_fabric()
     }
 
     /// Whether it writes to peers' buffers in place, not only reads them.

@@ -84,13 +84,15 @@ pub enum Outer {
     Tree,
     /// Nodes of a group exchange, and so do groups: in two dimensions.
     Grid,
+    /// The fabric's switches reduce (InfiniBand SHARP; NCCL's CollNet).
+    CollNet,
     /// A ring of all ranks for each rail, on which it leaves a node and enters the next.
     Rails,
 }
 
 impl Algorithm {
     /// All of the catalogue.
-    pub const ALL: [Algorithm; 33] = [
+    pub const ALL: [Algorithm; 36] = [
         Algorithm::Ring,
         Algorithm::OneShot,
         Algorithm::TwoShot,
@@ -124,11 +126,19 @@ impl Algorithm {
         Algorithm::Hierarchical(Inner::Nvls, Outer::Doubling),
         Algorithm::Hierarchical(Inner::Nvls, Outer::Tree),
         Algorithm::Hierarchical(Inner::Direct, Outer::Grid),
+        Algorithm::Hierarchical(Inner::Direct, Outer::CollNet),
+        Algorithm::Hierarchical(Inner::Ring, Outer::CollNet),
+        Algorithm::Hierarchical(Inner::Nvls, Outer::CollNet),
     ];
 
     /// Whether it has switches reduce and multicast.
     pub fn is_in_network(self) -> bool {
         matches!(self, Algorithm::Nvls | Algorithm::Hierarchical(Inner::Nvls, _))
+    }
+
+    /// Whether it has the fabric's switches reduce, which no executor can.
+    pub fn is_in_fabric(self) -> bool {
+        matches!(self, Algorithm::Hierarchical(_, Outer::CollNet))
     }
 
     /// How many ranks a switch must join for it, all or those of each node; none where it needs no
@@ -177,6 +187,9 @@ impl Algorithm {
             Algorithm::Hierarchical(Inner::Nvls, Outer::Ring) => "hierarchical_nvls_ring",
             Algorithm::Hierarchical(Inner::Nvls, Outer::Doubling) => "hierarchical_nvls_doubling",
             Algorithm::Hierarchical(Inner::Nvls, Outer::Tree) => "hierarchical_nvls_tree",
+            Algorithm::Hierarchical(Inner::Direct, Outer::CollNet) => "hierarchical_direct_collnet",
+            Algorithm::Hierarchical(Inner::Ring, Outer::CollNet) => "hierarchical_ring_collnet",
+            Algorithm::Hierarchical(Inner::Nvls, Outer::CollNet) => "hierarchical_nvls_collnet",
             Algorithm::Hierarchical(_, Outer::Grid) => "hierarchical_direct_grid",
             Algorithm::Hierarchical(_, Outer::Rails) => "ring_per_rail",
             Algorithm::Custom => "custom",

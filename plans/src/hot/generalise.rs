@@ -119,7 +119,10 @@ impl Rank<'_> {
             Operand::Multicast { of: Members::All, buffer, chunk } => {
                 Place::All(*buffer, self.chunk(*buffer, *chunk, peer)?)
             }
-            Operand::Multicast { .. } | Operand::Scratch(_) => return None,
+            Operand::Multicast { .. }
+            | Operand::Scratch(_)
+            | Operand::Contribution { .. }
+            | Operand::Reduced { .. } => return None,
         })
     }
 

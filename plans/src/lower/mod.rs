@@ -127,6 +127,9 @@ pub enum LowerError {
         /// What is asked for.
         channels: usize,
     },
+    /// It has the fabric's switches reduce, which no executor can.
+    #[error("it has the fabric's switches reduce, and no executor drives them")]
+    InFabric,
     /// It writes to peers' memory, which the system only reads.
     #[error("it writes to peers' buffers, which are private memory")]
     WritesPrivate,
@@ -168,6 +171,9 @@ pub fn lower_signed(
     }
     if lowering.cma && schedule.writes_windows() {
         return Err(LowerError::WritesPrivate);
+    }
+    if schedule.uses_rails() {
+        return Err(LowerError::InFabric);
     }
     let size = lowering.data_type.len_bytes();
     // From here on no offset can wrap: all of them lie in buffers of this length, but for the
@@ -377,6 +383,9 @@ impl Channel<'_> {
                 (slot(f::Space::PeerSlot, link, message, segment), None)
             }
             Operand::Multicast { .. } => unreachable!("its members are operands, not itself"),
+            Operand::Contribution { .. } | Operand::Reduced { .. } => {
+                unreachable!("such schedules are not lowered")
+            }
             Operand::Tokens => {
                 (encode(f::Space::Tokens, 0, 0, 0), Some(std::mem::size_of::<f::Tokens>()))
             }

@@ -1,9 +1,10 @@
 //! Builds one rank's list of instructions and keeps count of messages, so that algorithms say only
 //! what goes where.
 
-use super::{Flag, Instruction, Link, Operand, SEGMENTS, Source, Tree};
+use super::{Flag, Instruction, Link, Operand, Rail, SEGMENTS, Source, Tree};
 use crate::hash::Map;
 use oxccl_format::{Lane, MAX_OPERANDS};
+use std::hash::Hash;
 
 /// Slots per connection, by lane. Powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,6 +41,9 @@ pub struct RankBuilder {
     tree: Tree,
     sent: Counts,
     received: Counts,
+    /// Messages that this rank has given to the switches of rails, and that it has read.
+    contributed: Map<Rail, u32>,
+    reduced: Map<Rail, u32>,
     /// Messages that the transfer at hand opens.
     opened: Vec<Operand>,
     one_by_one: bool,
@@ -109,6 +113,8 @@ impl RankBuilder {
             tree,
             sent: Counts::default(),
             received: Counts::default(),
+            contributed: Map::default(),
+            reduced: Map::default(),
             opened: Vec::new(),
             one_by_one: false,
             instructions: Vec::new(),
@@ -271,6 +277,17 @@ impl RankBuilder {
         }
     }
 
+    /// This rank's next contribution to what the switches of its rail reduce, to be written. What
+    /// comes of it is to be read before it has as many on their way as there are slots.
+    pub fn contribution(&mut self, rail: Rail) -> Operand {
+        Operand::Contribution { rail, message: bump(&mut self.contributed, rail) }
+    }
+
+    /// What they make of the contributions of all ranks of the rail, the next one, to be read.
+    pub fn reduced(&mut self, rail: Rail) -> Operand {
+        Operand::Reduced { rail, message: bump(&mut self.reduced, rail) }
+    }
+
     /// Signals every peer and waits for every peer's signal: all earlier accesses of all of them
     /// are then done.
     pub fn barrier(&mut self, peers: &[usize]) {
@@ -358,8 +375,13 @@ struct Counts(Map<(usize, Lane), u32>);
 impl Counts {
     /// The count so far, which then grows by one.
     fn bump(&mut self, Link { peer, lane, .. }: Link) -> u32 {
-        let count = self.0.entry((peer, lane)).or_default();
-        *count += 1;
-        *count - 1
+        bump(&mut self.0, (peer, lane))
     }
+}
+
+/// The count so far, which then grows by one.
+fn bump<K: Hash + Eq>(counts: &mut Map<K, u32>, of: K) -> u32 {
+    let count = counts.entry(of).or_default();
+    *count += 1;
+    *count - 1
 }

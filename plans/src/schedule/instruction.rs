@@ -91,6 +91,24 @@ pub enum Operand {
         /// Which chunk of them.
         chunk: usize,
     },
+    /// What this rank gives to the switches of the fabric that joins the ranks of a rail. A
+    /// destination only. Writing it sends it. Where it is written, and where its result arrives, is
+    /// free again once this rank has read the result.
+    Contribution {
+        /// Whose contributions are reduced together.
+        rail: Rail,
+        /// Which message of the round.
+        message: u32,
+    },
+    /// What these switches have made of all ranks' contributions to a message, combined in any
+    /// order (InfiniBand SHARP; NCCL's CollNet). The only source of its instruction. Reading it
+    /// waits for it.
+    Reduced {
+        /// Whose contributions.
+        rail: Rail,
+        /// Which message of the round.
+        message: u32,
+    },
     /// Where peers find this rank's buffers in this call. A source only.
     Tokens,
     /// Where this rank keeps what a peer's [`Operand::Tokens`] say. A destination only.
@@ -103,14 +121,33 @@ impl Operand {
         matches!(self, Operand::Slot { .. } | Operand::PeerSlot { .. })
     }
 
+    /// Whether it goes to the switches of a rail, or comes from there.
+    pub fn is_of_rail(&self) -> bool {
+        matches!(self, Operand::Contribution { .. } | Operand::Reduced { .. })
+    }
+
+    /// Of what is sent: on which lane's slots it lies, and which segment of a message it is.
+    pub fn sent(&self) -> Option<(Lane, u32)> {
+        match self {
+            Operand::PeerSlot { link, segment, .. } => Some((link.lane, *segment)),
+            Operand::Contribution { .. } => Some((Lane::Slots, 0)),
+            _ => None,
+        }
+    }
+
     /// Whether a chunk of any length fits there, so that it does not say how long what is moved is.
     pub fn takes_any_length(&self) -> bool {
-        self.is_slot() || matches!(self, Operand::Scratch(_))
+        self.is_slot() || self.is_of_rail() || matches!(self, Operand::Scratch(_))
     }
 
     /// Whether it reaches into a peer's buffer.
     pub fn is_window(&self) -> bool {
         matches!(self, Operand::Window { .. } | Operand::Multicast { .. })
+    }
+
+    /// Whether, as a source, it is several values that a switch has reduced.
+    pub fn is_reduced(&self) -> bool {
+        matches!(self, Operand::Multicast { .. } | Operand::Reduced { .. })
     }
 
     /// What it is on each rank, by rank, seen from this one: several where it is a multicast, else
@@ -158,6 +195,18 @@ impl Members {
             Members::All => ranks,
             Members::Node(local) => local.min(ranks),
         }
+    }
+}
+
+/// The ranks with the same place in their nodes, where so many consecutive ranks make up each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Rail(pub usize);
+
+impl Rail {
+    /// These ranks, of this many, seen from one of them.
+    pub fn members(self, rank: usize, ranks: usize) -> impl Iterator<Item = usize> {
+        let local = self.0.max(1);
+        (rank % local..ranks).step_by(local)
     }
 }
 
@@ -246,6 +295,11 @@ impl Instruction {
         self.has_operand(|operand| matches!(operand, Operand::Multicast { .. }))
     }
 
+    /// Whether it has the switches of a rail reduce.
+    pub fn uses_rail(&self) -> bool {
+        self.has_operand(|operand| operand.is_of_rail())
+    }
+
     fn has_operand(&self, is_it: impl Fn(Operand) -> bool) -> bool {
         self.operands().any(is_it)
     }
@@ -287,6 +341,12 @@ impl std::fmt::Display for Members {
     }
 }
 
+impl std::fmt::Display for Rail {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "rail of {}", self.0)
+    }
+}
+
 impl std::fmt::Display for Operand {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -311,6 +371,8 @@ impl std::fmt::Display for Operand {
             Operand::Multicast { of, buffer: Buffer::Output, chunk } => {
                 write!(f, "{of}:out[{chunk}]")
             }
+            Operand::Contribution { rail, message } => write!(f, "to {rail}#{message}"),
+            Operand::Reduced { rail, message } => write!(f, "from {rail}#{message}"),
             Operand::Tokens => write!(f, "tokens"),
             Operand::PeerTokens(peer) => write!(f, "tokens of {peer}"),
         }
@@ -329,9 +391,8 @@ impl std::fmt::Display for Instruction {
                 write!(f, "signal  {} = {value:+}", flag(of))
             }
             Instruction::ReduceCopy { sources, destinations, tree, finish } => {
-                let combines =
-                    |source: &Source| matches!(source.operand, Operand::Multicast { .. });
-                let reduces = sources.len() > 1 || sources.iter().any(combines);
+                let reduces =
+                    sources.len() > 1 || sources.iter().any(|source| source.operand.is_reduced());
                 let sources: Vec<_> = sources.iter().map(Source::to_string).collect();
                 let destinations: Vec<_> = destinations.iter().map(Operand::to_string).collect();
                 let verb = if reduces { "reduce " } else { "copy   " };

@@ -15,7 +15,7 @@ mod text;
 
 pub use builder::{Incoming, Outgoing, RankBuilder, Read, Slots, Write};
 pub use file::{FileError, FileFault, ScheduleFile};
-pub use instruction::{Buffer, Flag, Instruction, Link, Members, Operand, Source, Tree};
+pub use instruction::{Buffer, Flag, Instruction, Link, Members, Operand, Rail, Source, Tree};
 pub use layout::{Extent, Layout, Parts, RankLayout};
 pub use notes::Notes;
 pub use oxccl_format::Lane;
@@ -159,6 +159,11 @@ impl Schedule {
         self.switched().next().is_some()
     }
 
+    /// Whether any rank has the fabric's switches reduce.
+    pub fn uses_rails(&self) -> bool {
+        self.lists.iter().flatten().any(Instruction::uses_rail)
+    }
+
     /// How many ranks a switch must join, for each operand that it reaches.
     pub fn switched(&self) -> impl Iterator<Item = usize> + '_ {
         let operands = self.lists.iter().flatten().flat_map(Instruction::operands);
@@ -168,18 +173,16 @@ impl Schedule {
         })
     }
 
-    /// The most segments that a message on each lane has, on any rank.
+    /// The most segments that a message on each lane has, on any rank. What goes to a rail's
+    /// switches lies in slots on its way, too.
     pub fn most_segments(&self) -> MostSegments {
         let mut most = NO_SEGMENTS;
         for instruction in self.lists.iter().flatten() {
             let Instruction::ReduceCopy { destinations, .. } = instruction else { continue };
             for operand in destinations {
-                if let Operand::PeerSlot { link, segment, .. } = operand {
-                    for (lane, segments) in &mut most {
-                        if *lane == link.lane {
-                            *segments = (*segments).max(*segment as usize + 1);
-                        }
-                    }
+                let Some((of, segment)) = operand.sent() else { continue };
+                for (_, segments) in most.iter_mut().filter(|(lane, _)| *lane == of) {
+                    *segments = (*segments).max(segment as usize + 1);
                 }
             }
         }

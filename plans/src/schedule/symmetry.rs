@@ -159,7 +159,8 @@ impl Symmetry {
             Operand::Multicast { of, buffer, chunk } => {
                 Operand::Multicast { of, buffer, chunk: self.chunk(buffer, chunk, by) }
             }
-            Operand::Scratch(chunk) => Operand::Scratch(chunk),
+            // Ranks of a rail are turned into ranks of one.
+            Operand::Scratch(_) | Operand::Contribution { .. } | Operand::Reduced { .. } => operand,
             Operand::Tokens => Operand::Tokens,
             Operand::PeerTokens(peer) => Operand::PeerTokens(self.rank(peer, by)),
         }

@@ -1,8 +1,8 @@
 //! Operands and counters read from text, as they are printed: `in[0]`, `out[2]`, `scratch[1]`,
-//! `from 1.ll#0`, `to 1.slots#3.1`, `1:in[0]`, `all:out[0]`, `node of 8:out[0]`, `tokens`,
-//! `tokens of 1`, `1.slots.tail`, `1/2.slots.tail`.
+//! `from 1.ll#0`, `to 1.slots#3.1`, `1:in[0]`, `all:out[0]`, `node of 8:out[0]`, `to rail of 8#0`,
+//! `from rail of 8#0`, `tokens`, `tokens of 1`, `1.slots.tail`, `1/2.slots.tail`.
 
-use super::{Buffer, Flag, Lane, Link, Members, Operand, Source};
+use super::{Buffer, Flag, Lane, Link, Members, Operand, Rail, Source};
 use std::str::FromStr;
 
 impl FromStr for Link {
@@ -51,7 +51,8 @@ impl FromStr for Operand {
         let wrong = || {
             format!(
                 "{text:?} is no operand; there are in[CHUNK], out[CHUNK], scratch[CHUNK], PEER:in[CHUNK], PEER:out[CHUNK], \
-                 all:in[CHUNK], all:out[CHUNK], node of RANKS:in[CHUNK], node of RANKS:out[CHUNK], from LINK#MESSAGE, to LINK#MESSAGE (with .SEGMENT behind from the second on), tokens, tokens of PEER"
+                 all:in[CHUNK], all:out[CHUNK], node of RANKS:in[CHUNK], node of RANKS:out[CHUNK], from LINK#MESSAGE, to LINK#MESSAGE (with .SEGMENT behind from the second on), \
+                 from rail of RANKS#MESSAGE, to rail of RANKS#MESSAGE, tokens, tokens of PEER"
             )
         };
         if text == "tokens" {
@@ -59,6 +60,14 @@ impl FromStr for Operand {
         }
         if let Some(peer) = text.strip_prefix("tokens of ") {
             return Ok(Operand::PeerTokens(peer.parse().map_err(|_| wrong())?));
+        }
+        if let Some(rest) = text.strip_prefix("from rail of ") {
+            let (rail, message) = of_rail(rest).ok_or_else(wrong)?;
+            return Ok(Operand::Reduced { rail, message });
+        }
+        if let Some(rest) = text.strip_prefix("to rail of ") {
+            let (rail, message) = of_rail(rest).ok_or_else(wrong)?;
+            return Ok(Operand::Contribution { rail, message });
         }
         if let Some(rest) = text.strip_prefix("from ") {
             let (link, message, segment) = slot(rest).ok_or_else(wrong)?;
@@ -135,6 +144,12 @@ fn slot(text: &str) -> Option<(Link, u32, u32)> {
     Some((link.parse().ok()?, message.parse().ok()?, segment))
 }
 
+/// `RANKS#MESSAGE`.
+fn of_rail(text: &str) -> Option<(Rail, u32)> {
+    let (local, message) = text.split_once('#')?;
+    Some((Rail(local.parse().ok()?), message.parse().ok()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,6 +165,8 @@ mod tests {
             Operand::Window { peer: 1, buffer: Buffer::Output, chunk: 7 },
             Operand::Multicast { of: Members::All, buffer: Buffer::Input, chunk: 2 },
             Operand::Multicast { of: Members::Node(8), buffer: Buffer::Output, chunk: 2 },
+            Operand::Contribution { rail: Rail(8), message: 1 },
+            Operand::Reduced { rail: Rail(8), message: 0 },
             Operand::Tokens,
             Operand::PeerTokens(4),
         ] {
@@ -177,6 +194,8 @@ mod tests {
             "from 1.ll#0.x",
             "1:",
             "node of :in[0]",
+            "to rail of 8",
+            "from rail of #0",
             "in[0]]",
         ] {
             let error = text.parse::<Operand>().unwrap_err();

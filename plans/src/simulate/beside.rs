@@ -39,7 +39,9 @@ fn copy_of(instruction: &Instruction) -> Option<(Operand, Operand)> {
         return None;
     };
     match (&sources[..], &destinations[..]) {
-        ([from], [to]) if !instruction.uses_multicast() => Some((from.operand, *to)),
+        ([from], [to]) if !instruction.uses_multicast() && !instruction.uses_rail() => {
+            Some((from.operand, *to))
+        }
         _ => None,
     }
 }

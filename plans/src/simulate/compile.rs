@@ -12,6 +12,7 @@ use super::program::{
     AS_IT_CAME, Access, AccessKind, Compiled, Connection, Counter, Counts, Flags, Programs, Step,
     Way,
 };
+use super::rails::Rails;
 use super::servers::from_ns;
 use super::subject::Subject;
 use super::{Options, SimulationError, Statement};
@@ -67,6 +68,7 @@ pub(super) fn compile(
         connections: Vec::new(),
         counters: Vec::new(),
         ways: Vec::new(),
+        rails: Rails::default(),
         windows: false,
         most_segments: NO_SEGMENTS,
     };
@@ -111,6 +113,7 @@ pub(super) fn compile(
         connections: compiler.connections,
         counters: compiler.counters,
         ways: compiler.ways,
+        rails: compiler.rails.all,
         bundles: bundles(&lengths, shares, most),
         rounds: Rounds::new(part_bytes(largest, shares), windows, compiler.most_segments, tile)?,
         merges: options.in_network,
@@ -119,9 +122,9 @@ pub(super) fn compile(
 }
 
 pub(super) struct Compiler<'a> {
-    subject: &'a Subject<'a>,
+    pub(super) subject: &'a Subject<'a>,
     layout: &'a Layout,
-    network: &'a Network,
+    pub(super) network: &'a Network,
     /// Ranks that are simulated; the others are found modulo this.
     pub(super) simulated: usize,
     /// How those stand for the others.
@@ -134,9 +137,10 @@ pub(super) struct Compiler<'a> {
     numbers: Map<(u32, u32, Lane), u32>,
     ways_by_pair: Map<(u32, u32), u32>,
     lengths: Map<Length, u32>,
-    connections: Vec<Connection>,
+    pub(super) connections: Vec<Connection>,
     counters: Vec<Counter>,
     pub(super) ways: Vec<Way>,
+    pub(super) rails: Rails,
     windows: bool,
     /// Segments of the longest message of each lane.
     most_segments: MostSegments,
@@ -211,7 +215,7 @@ impl Compiler<'_> {
                     let leaves = |from: &Operand| matches!(from, Operand::Scratch(_));
                     if length.is_none()
                         && sources.iter().any(leaves)
-                        && !sources.iter().any(Operand::is_slot)
+                        && !sources.iter().any(|from| from.is_slot() || from.is_of_rail())
                     {
                         let longest = self.longest.into_iter().max().unwrap_or(0);
                         length = Some(Length::Chunk(longest * self.element_bytes));
@@ -280,11 +284,7 @@ impl Compiler<'_> {
                 };
                 let flags = Flags::of(link.lane);
                 let kind = if reads { AccessKind::Slot(flags) } else { AccessKind::Send(flags) };
-                for (lane, most) in &mut self.most_segments {
-                    if *lane == link.lane {
-                        *most = (*most).max(segment as usize + 1);
-                    }
-                }
+                self.note_segment(link.lane, segment);
                 let message = message * SEGMENTS + segment;
                 Ok(Access { kind, way, counter, message, ..local })
             }
@@ -299,7 +299,26 @@ impl Compiler<'_> {
                 let kind = if reads { AccessKind::Pull } else { AccessKind::Push };
                 Ok(Access { kind, way, ..local })
             }
+            Operand::Contribution { rail, message } | Operand::Reduced { rail, message } => {
+                let (at, way) = self
+                    .on_rail(list, rail)
+                    .ok_or(SimulationError::FabricDoesNotReduce { rank: list, step })?;
+                let connection = &mut self.connections[at as usize];
+                if count {
+                    if reads { connection.received += 1 } else { connection.sent += 1 }
+                }
+                self.note_segment(Lane::Slots, 0);
+                let kind = if reads { AccessKind::Reduced } else { AccessKind::Contribution };
+                let counter = self.counter(at, Counts::Messages);
+                Ok(Access { kind, way, counter, message: message * SEGMENTS, ..local })
+            }
             _ => Ok(local),
+        }
+    }
+
+    fn note_segment(&mut self, of: Lane, segment: u32) {
+        for (_, most) in self.most_segments.iter_mut().filter(|(lane, _)| *lane == of) {
+            *most = (*most).max(segment as usize + 1);
         }
     }
 
@@ -343,9 +362,11 @@ impl Compiler<'_> {
             Operand::Tokens | Operand::PeerTokens(_) => {
                 return Some(TOKENS);
             }
-            // Its members have been asked.
+            // Of a multicast its members have been asked.
             Operand::Slot { .. }
             | Operand::PeerSlot { .. }
+            | Operand::Contribution { .. }
+            | Operand::Reduced { .. }
             | Operand::Scratch(_)
             | Operand::Multicast { .. } => {
                 return None;
@@ -421,8 +442,7 @@ impl Compiler<'_> {
         if let Some(known) = self.ways_by_pair.get(&pair) {
             return *known;
         }
-        let per_pod = self.network.per_node() * self.network.nodes_per_pod();
-        let links = self.simulated.div_ceil(per_pod) as u32 * self.network.links_per_pod();
+        let links = self.links();
         let route = self.network.route(from, to);
         let number = self.ways.len() as u32;
         self.ways.push(Way {
@@ -436,6 +456,12 @@ impl Compiler<'_> {
         });
         self.ways_by_pair.insert(pair, number);
         number
+    }
+
+    /// Links of the pods that are simulated.
+    pub(super) fn links(&self) -> u32 {
+        let per_pod = self.network.per_node() * self.network.nodes_per_pod();
+        self.simulated.div_ceil(per_pod) as u32 * self.network.links_per_pod()
     }
 
     /// Who of those that are simulated sends, and how far away the receiver is: of ranks, or of

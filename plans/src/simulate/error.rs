@@ -62,6 +62,17 @@ pub enum SimulationError {
         /// The peer.
         peer: usize,
     },
+    /// The fabric's switches are to reduce, and do not.
+    #[error(
+        "rank {rank}, step {step} has the fabric's switches reduce, which they do not on this topology: a [fabric] says \
+         so by reduces = true"
+    )]
+    FabricDoesNotReduce {
+        /// The rank.
+        rank: usize,
+        /// The step.
+        step: usize,
+    },
     /// An instruction that no executor takes.
     #[error(
         "rank {rank}, step {step} has {operands} operands, and an instruction has at most {limit}"

@@ -118,6 +118,6 @@ pub(super) fn simulated(ranks: usize, per_pod: usize, period: usize) -> Option<u
     (ranks.is_multiple_of(simulated) && simulated < ranks).then_some(simulated)
 }
 
-fn greatest_common_divisor(a: usize, b: usize) -> usize {
+pub(super) fn greatest_common_divisor(a: usize, b: usize) -> usize {
     if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }

@@ -8,7 +8,8 @@
 
 use super::SimulationError;
 use super::noise::{Delays, Noise};
-use super::program::{Access, Compiled, Counter, Counts, Step};
+use super::program::{Access, AccessKind, Compiled, Counter, Counts, Step};
+use super::rails::Gathered;
 use super::servers::{Servers, Time, from_ns};
 use super::signals::{Queue, Signal, Signals};
 use super::trace::{NO_EVENT, Recorder};
@@ -33,6 +34,8 @@ pub(super) struct Machine<'a> {
     signals: Signals,
     /// When the last message that somebody else moves arrives: `bundle * connections + connection`.
     pub(super) arrivals: Vec<Time>,
+    /// What has been given to rails' switches: `bundle * rails + rail`.
+    pub(super) gathered: Vec<Gathered>,
     pub(super) processes: Vec<Process>,
     queue: BinaryHeap<Reverse<(Time, u32)>>,
     /// Rounds that are run, the last of them as the call's last.
@@ -120,6 +123,7 @@ impl<'a> Machine<'a> {
             memories: (0..lists).map(|list| network.memory(rank_of(list))).collect(),
             counters: (0..bundles).flat_map(|_| &compiled.counters).map(|of| raised(*of)).collect(),
             signals: Signals::default(),
+            gathered: (0..bundles).flat_map(|_| &compiled.rails).map(Gathered::new).collect(),
             arrivals: vec![0; compiled.connections.len() * bundles],
             queue: processes.iter().zip(0..).map(|(p, at)| Reverse((p.time, at))).collect(),
             processes,
@@ -330,7 +334,7 @@ impl<'a> Machine<'a> {
             Step::Move { first, sources, .. } => {
                 let sources = &accesses[first as usize..first as usize + sources as usize];
                 let missing = |source: &&Access| {
-                    source.kind.awaits_flags()
+                    source.kind.is_awaited()
                         && self.counters[self.counter_index(at, source.counter)].waiter == at as u32
                 };
                 let source = sources.iter().find(missing)?;
@@ -341,6 +345,9 @@ impl<'a> Machine<'a> {
         let raised = &self.counters[self.counter_index(at, counter)];
         let of = raised.of;
         let connection = &self.compiled.connections[of.connection as usize];
+        if let Some(reduced) = message.filter(|access| access.kind == AccessKind::Reduced) {
+            return Some(self.stuck_on_rail(at, reduced));
+        }
         let peer = if of.counts == Counts::Head { connection.to } else { connection.from } as usize;
         let of_each = self.compiled.lists_per_rank;
         let (peer, peer_list) = (peer / of_each, peer % of_each);

@@ -61,6 +61,8 @@ fn sends<'a>(
     };
     accesses[first..first + count].iter().filter_map(|access| match access.kind {
         AccessKind::Send(flags) => Some((AccessKind::Slot(flags), access.counter, access.message)),
+        // What is reduced is as long as this rank's part of it.
+        AccessKind::Contribution => Some((AccessKind::Reduced, access.counter, access.message)),
         _ => None,
     })
 }
@@ -69,7 +71,7 @@ fn sends<'a>(
 fn received(step: &Step, accesses: &[Access]) -> Option<(AccessKind, u32, u32)> {
     let &Step::Move { first, sources, .. } = step else { return None };
     let sources = &accesses[first as usize..first as usize + sources as usize];
-    let slot = |access: &&Access| matches!(access.kind, AccessKind::Slot(_));
+    let slot = |access: &&Access| matches!(access.kind, AccessKind::Slot(_) | AccessKind::Reduced);
     sources.iter().find(slot).map(|access| (access.kind, access.counter, access.message))
 }
 

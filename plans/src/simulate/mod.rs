@@ -44,6 +44,7 @@ mod nccl;
 mod noise;
 mod path;
 mod program;
+mod rails;
 mod servers;
 mod signals;
 mod steady;

@@ -3,7 +3,7 @@
 use super::Statement;
 use super::bundle::{Bundle, Rounds};
 use super::servers::Time;
-use crate::schedule::{Lane, SEGMENTS};
+use crate::schedule::{Lane, Rail, SEGMENTS};
 use crate::topology::LinkId;
 use oxccl_format::{LL_HEADER_BYTES, LL128_DATA_BYTES, LL128_LINE_BYTES};
 
@@ -40,9 +40,9 @@ pub(super) struct Access {
     pub(super) merged: bool,
     /// It is part of one access of a switch to the memory of several.
     pub(super) switched: bool,
-    /// The way, where it leads to a peer.
+    /// The way, where it leads to a peer; the rail, where it leads to its switches or from there.
     pub(super) way: u32,
-    /// Messages with flags: their counter. Others: the connection.
+    /// Messages with flags, and what comes from a rail: their counter. Others: the connection.
     pub(super) counter: u32,
     /// Which message of the round, and which segment of it: see [`Access::number`].
     pub(super) message: u32,
@@ -81,6 +81,10 @@ pub(super) enum AccessKind {
     Own,
     /// A message, sent.
     Send(Flags),
+    /// A contribution to what a rail's switches reduce.
+    Contribution,
+    /// What they have reduced.
+    Reduced,
 }
 
 /// What of a message are flags, by which it announces itself.
@@ -119,8 +123,16 @@ impl Flags {
 
 impl AccessKind {
     /// Whether it is a message that announces itself, received.
-    pub(super) fn awaits_flags(self) -> bool {
-        matches!(self, AccessKind::Slot(flags) if flags != Flags::None)
+    pub(super) fn is_awaited(self) -> bool {
+        match self {
+            AccessKind::Slot(flags) => flags != Flags::None,
+            kind => kind == AccessKind::Reduced,
+        }
+    }
+
+    /// Whether it goes to a rail's switches, or comes from there.
+    pub(super) fn is_of_rail(self) -> bool {
+        matches!(self, AccessKind::Contribution | AccessKind::Reduced)
     }
 
     /// Whether it is a message that announces itself, sent.
@@ -176,6 +188,21 @@ pub(super) struct Connection {
     pub(super) counters: [u32; 3],
 }
 
+/// The simulated ranks of a rail.
+#[derive(Clone, Debug)]
+pub(super) struct OnRail {
+    pub(super) rail: Rail,
+    /// The first of them, and how far they are apart.
+    pub(super) place: usize,
+    pub(super) apart: usize,
+    pub(super) members: usize,
+    /// Those that use it, as connections of each with itself: `way` leads from the switches, `back`
+    /// to them.
+    pub(super) connections: Vec<u32>,
+    /// Links between switches.
+    pub(super) between: Vec<LinkId>,
+}
+
 impl Compiled {
     /// The number of a list's first step among those of its rank.
     pub(super) fn first_step(&self, list: usize) -> usize {
@@ -195,6 +222,7 @@ pub(super) struct Compiled {
     pub(super) connections: Vec<Connection>,
     pub(super) counters: Vec<Counter>,
     pub(super) ways: Vec<Way>,
+    pub(super) rails: Vec<OnRail>,
     pub(super) bundles: Vec<Bundle>,
     pub(super) rounds: Rounds,
     /// Pods whose links are simulated.

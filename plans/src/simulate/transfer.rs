@@ -25,7 +25,7 @@ impl Machine<'_> {
         let (sources, destinations) =
             (&accesses[first..split], &accesses[split..split + destinations as usize]);
         let mut cause = self.processes[at].last_event;
-        for source in sources.iter().filter(|source| source.kind.awaits_flags()) {
+        for source in sources.iter().filter(|source| source.kind.is_awaited()) {
             let wanted = self.base(at, source.counter, false) + source.number();
             let Some(signal) = self.raised(at, source.counter, wanted) else {
                 self.park(at, source.counter);
@@ -48,9 +48,10 @@ impl Machine<'_> {
         let event = self.record(at, start, cause, bytes.total);
         self.announce(at, destinations, finish, event);
         let ways = &self.compiled.ways;
-        self.processes[at].posts = destinations
-            .iter()
-            .any(|to| matches!(to.kind, AccessKind::Send(_)) && ways[to.way as usize].posted);
+        self.processes[at].posts = destinations.iter().any(|to| match to.kind {
+            AccessKind::Send(_) => ways[to.way as usize].posted,
+            kind => kind == AccessKind::Contribution,
+        });
         self.events += 1;
         self.processes[at].step += 1;
         // Asked for at `finish`, so that what it posts, or the next move, comes in its turn.
@@ -70,7 +71,10 @@ impl Machine<'_> {
         self.servers.in_second_round = self.processes[at].round == 1;
         let start = self.processes[at].time;
         let operands = (sources.len() + destinations.len()) as f64;
-        let own = device.move_ns + device.operand_ns * operands;
+        // What goes to a rail's switches is signalled, and what comes from there awaited.
+        let of_rail = sources.iter().chain(destinations).filter(|one| one.kind.is_of_rail());
+        let counters = device.instruction_ns * of_rail.count() as f64;
+        let own = device.move_ns + device.operand_ns * operands + counters;
         // A GPU's block makes them one step with those in front.
         let overhead = if beside && device.processor == Processor::Gpu { 0.0 } else { own };
         let begun = start + from_ns(overhead);
@@ -104,7 +108,7 @@ impl Machine<'_> {
         for destination in destinations {
             finish = finish.max(self.cross_own(destination, false, bytes.total, begun));
             let way = match destination.kind {
-                AccessKind::Local | AccessKind::Own => None,
+                AccessKind::Local | AccessKind::Own | AccessKind::Contribution => None,
                 _ => Some(&compiled.ways[destination.way as usize]),
             };
             let Some(way) = way.filter(|way| !way.posted) else {
@@ -147,7 +151,7 @@ impl Machine<'_> {
     }
 
     /// Asks links to carry bytes; when the slowest has done so.
-    fn cross(&mut self, links: &[u32], bytes: u64, ready: Time) -> Time {
+    pub(super) fn cross(&mut self, links: &[u32], bytes: u64, ready: Time) -> Time {
         self.cross_at(links, bytes, 1.0, ready)
     }
 
@@ -192,6 +196,9 @@ impl Machine<'_> {
         self.recorder.iter_mut().for_each(|recorder| recorder.continues(Some(event)));
         let mut counted = Vec::new();
         for to in &accesses[first..first + *destinations as usize] {
+            if to.kind == AccessKind::Contribution {
+                self.contribute(at, to, bytes.on(to.kind), (now, event));
+            }
             if !matches!(to.kind, AccessKind::Send(_)) {
                 continue;
             }

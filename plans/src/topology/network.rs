@@ -10,6 +10,7 @@
 use super::graph::{Graph, WayOut};
 use super::{DeviceKind, Fabric, NcclCosts, ProtocolCosts, Role, Topology, TopologyError};
 use crate::random::Random;
+use std::collections::BTreeMap;
 
 /// A directed link's number.
 pub type LinkId = u32;
@@ -37,6 +38,20 @@ pub struct Route {
     pub switch: Option<(usize, usize)>,
     /// The part of its links' data rate that is left for what that switch reduces and multicasts.
     pub switch_efficiency: f64,
+}
+
+/// How the fabric's switches reduce what some ranks give them, and give it back to all of these, as
+/// one of them sees it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reduction {
+    /// The rank's links to its leaf switch.
+    pub up: Vec<LinkId>,
+    /// Those from there.
+    pub down: Vec<LinkId>,
+    /// All ranks' links between leaf switches and the spine, each crossed once.
+    pub between: Vec<LinkId>,
+    /// From the rank that is farthest to the rank that is farthest, as of a message.
+    pub latency_ns: f64,
 }
 
 /// Ranks on a topology's devices.
@@ -176,6 +191,40 @@ impl Network {
         reduces.then_some(self.per_node)
     }
 
+    /// Whether the switches between nodes reduce and multicast.
+    pub fn fabric_reduces(&self) -> bool {
+        self.fabric_reduces && self.nodes() > 1
+    }
+
+    /// How they reduce for these ranks, seen from one; none where they do not.
+    pub fn reduction(
+        &self,
+        rank: usize,
+        ranks: impl IntoIterator<Item = usize>,
+    ) -> Option<Reduction> {
+        if !self.fabric_reduces() {
+            return None;
+        }
+        let way = |rank: usize| (rank / self.per_node, &self.outside[rank % self.per_node]);
+        let (node, own) = way(rank);
+        let (up, down) = (self.shifted(&own.out, node), self.shifted(&own.back, node));
+        let (mut out_ns, mut back_ns, mut leaves) = (0.0_f64, 0.0_f64, BTreeMap::new());
+        for (node, way) in ranks.into_iter().map(way) {
+            out_ns = out_ns.max(way.out.latency_ns);
+            back_ns = back_ns.max(way.back.latency_ns);
+            let adapter = self.first_link(node) + way.nic as u32;
+            leaves.entry(self.leaf(node, way.nic)).or_insert(adapter);
+        }
+        let next = leaves.iter().cycle().skip(1);
+        let between: Vec<LinkId> = { leaves.iter().zip(next) }
+            .filter_map(|(from, to)| self.over_spine((*from.0, *to.0), (*from.1, *to.1)))
+            .flat_map(|(up, down)| [up, down])
+            .collect();
+        let spine_ns = if between.is_empty() { 0.0 } else { self.pod.latency_ns };
+        let latency_ns = out_ns + back_ns + self.message_ns + spine_ns;
+        Some(Reduction { up, down, between, latency_ns })
+    }
+
     /// Nodes that share leaf switches.
     pub fn nodes_per_pod(&self) -> usize {
         self.pod.nodes
@@ -298,13 +347,10 @@ impl Network {
     pub fn route(&self, from: usize, to: usize) -> Route {
         let (from_node, to_node) = (from / self.per_node, to / self.per_node);
         let (from, to) = (from % self.per_node, to % self.per_node);
-        let shifted = |path: &Path, node: usize| -> Vec<LinkId> {
-            path.links.iter().map(|link| link + self.first_link(node)).collect()
-        };
         if from_node == to_node {
             let path = &self.inside[from * self.per_node + to];
             return Route {
-                links: shifted(path, from_node),
+                links: self.shifted(path, from_node),
                 latency_ns: path.latency_ns,
                 posted: false,
                 switch: path.switch,
@@ -313,7 +359,7 @@ impl Network {
         }
         let (from, to) = (&self.outside[from], &self.outside[to]);
         let leaves = (self.leaf(from_node, from.nic), self.leaf(to_node, to.nic));
-        let mut links = shifted(&from.out, from_node);
+        let mut links = self.shifted(&from.out, from_node);
         let mut latency_ns = from.out.latency_ns + to.back.latency_ns + self.message_ns;
         let mut switch = (links.len(), SPINE - 1 - leaves.0);
         let flow = (
@@ -326,9 +372,14 @@ impl Network {
             links.push(down);
             latency_ns += self.pod.latency_ns;
         }
-        links.extend(shifted(&to.back, to_node));
+        links.extend(self.shifted(&to.back, to_node));
         let switch = self.fabric_reduces.then_some(switch);
         Route { links, latency_ns, posted: true, switch, switch_efficiency: 1.0 }
+    }
+
+    /// The links of a path, of a node.
+    fn shifted(&self, path: &Path, node: usize) -> Vec<LinkId> {
+        path.links.iter().map(|link| link + self.first_link(node)).collect()
     }
 
     fn first_link(&self, node: usize) -> LinkId {

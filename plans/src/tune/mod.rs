@@ -51,6 +51,9 @@ pub struct Question {
     /// How many consecutive ranks a switch joins, all or those of each node: it reduces and
     /// multicasts for them, in buffers that lie at the same places of their heaps.
     pub multicast: Option<usize>,
+    /// The switches between nodes reduce for the ranks. For what is only told: no executor drives
+    /// them.
+    pub fabric_reduces: bool,
     /// Channels and slots that there are.
     pub limits: Limits,
     /// What must be chosen.
@@ -322,6 +325,7 @@ fn fits(entry: &Entry, question: &Question) -> bool {
             || (question.cma.is_some() && !entry.writes_peers()))
         && (entry.encoding != Encoding::Ll128 || question.ll128)
         && is_switched(entry, question)
+        && (question.fabric_reduces || !entry.is_in_fabric())
         && entry.reduces(question.data_type, question.op)
         && (entry.crosses_nodes() || !question.several_nodes())
         // A barrier has one algorithm and no data: there is nothing to pin.
@@ -345,6 +349,9 @@ const NO_LINES: &str = ", without ll128, which needs ranks of one machine, of wh
 /// Where no switch reduces.
 const NO_SWITCH: &str = ", without an NVSwitch that reduces, which needs a GPU of its own, from compute capability 9.0 on, for each of the \
                          ranks of a node, which the switch joins, and a call that is in no group;";
+/// Where the fabric's switches would have to reduce.
+const NO_FABRIC: &str = ", without switches between nodes that reduce, which no executor drives: that is for proofs, predictions and \
+                         explanations;";
 /// What a switch does not reduce.
 const NOT_BY_SWITCH: &str = ", of which a switch knows sums of integers and floats from 32 bits on and of float16 and bfloat16, and all but \
                              products of integers from 32 bits on, without a factor or a mean;";
@@ -378,6 +385,7 @@ fn no_algorithm(question: &Question) -> NoAlgorithm {
     };
     let lacking = match question.pin.algorithm {
         _ if no_lines => NO_LINES,
+        Some(pinned) if pinned.is_in_fabric() && !question.fabric_reduces => NO_FABRIC,
         Some(pinned) if pinned.is_in_network() && !has_switch(pinned) => NO_SWITCH,
         Some(pinned) if pinned.is_in_network() && !switch_reduces(question) => NOT_BY_SWITCH,
         _ => "",

@@ -2,6 +2,9 @@
 
 use super::*;
 use crate::algorithms::{Inner, Outer};
+use crate::custom::CustomSchedule;
+use crate::lower::{NotCopies, copies};
+use crate::schedule::{Chunking, Layout, ScheduleFile};
 use crate::tune::table::{Curve, Links, MemoryKind, Point};
 
 const TEXT: &str = r#"
@@ -45,6 +48,7 @@ fn question(bytes: usize) -> Question {
         nodes: 1,
         ll128: false,
         multicast: None,
+        fabric_reduces: false,
         limits: Limits::HOST,
         pin: Pin::default(),
         cache_bytes: 1 << 25,
@@ -137,6 +141,42 @@ fn switches_of_nodes_are_those_that_join_their_ranks() {
     }
     let flat = Pin { algorithm: Some(Algorithm::Nvls), ..Pin::default() };
     assert!(plan_on_gpu(None, &Question { pin: flat, ..nodes }).is_err());
+}
+
+/// By whatever executor: a fabric's switches are for the verifier, the simulator and explanations.
+#[test]
+fn what_the_fabric_reduces_is_told_and_never_run() {
+    let nodes = Question {
+        collective: Collective::new(Kind::AllReduce, 64),
+        placement: Placement::uniform(8),
+        nodes: 8,
+        multicast: Some(8),
+        ..question(32 << 20)
+    };
+    assert!(offered(&nodes).iter().all(|entry| !entry.is_in_fabric()));
+    let told = Question { fabric_reduces: true, ..nodes };
+    assert_eq!(plan_on_gpu(None, &told), plan_on_gpu(None, &nodes));
+    let in_fabric = algorithms::catalogue().filter(|entry| entry.is_in_fabric());
+    for entry in in_fabric {
+        let pin = Pin { algorithm: Some(entry.algorithm), ..Pin::default() };
+        let why = |asked: Result<Plan, NoAlgorithm>| asked.unwrap_err().to_string();
+        let pinned = Question { pin, ..nodes };
+        for why in [why(plan(&pinned)), why(plan_on_gpu(None, &pinned))] {
+            assert!(why.contains(entry.algorithm.name()) && why.contains("no executor"), "{why}");
+        }
+        let told = plan_on_gpu(None, &Question { pin, ..told }).unwrap();
+        assert_eq!(told.algorithm, entry.algorithm);
+        let collective = nodes.collective;
+        let made = entry.schedule(collective, nodes.placement, Order::Any, SLOTS).unwrap();
+        let file = ScheduleFile::new(made, Order::Any, true);
+        let custom = CustomSchedule::prove("collnet", file).unwrap();
+        let refused = custom.plan(&nodes, Processor::Gpu).unwrap_err().to_string();
+        assert!(refused.contains("no executor drives them"), "{refused}");
+        assert!(custom.plan(&Question { fabric_reduces: true, ..nodes }, Processor::Gpu).is_ok());
+        let layout = Layout::even(&collective, Chunking::Parts(16), Chunking::Parts(16), 4096, 1);
+        let refused = copies(custom.verified(), 0, &layout.unwrap(), 4).unwrap_err();
+        assert!(matches!(refused, NotCopies::Other { .. } | NotCopies::WritesPeers { .. }));
+    }
 }
 
 #[test]

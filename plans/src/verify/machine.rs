@@ -11,6 +11,7 @@
 use super::clock::{Event, Knowledge};
 use super::expect::{Expectation, Place};
 use super::memory::Memory;
+use super::rail::Contributions;
 use super::route::{End, Route, Routes, Traffic};
 use super::value::{Value, Values};
 use super::violation::{Awaited, Stuck, Violation};
@@ -38,6 +39,7 @@ pub(super) struct Machine<'a, K: Knowledge> {
     pub(super) routes: &'a Routes,
     /// By the route's number.
     pub(super) traffic: Vec<Traffic<K>>,
+    pub(super) contributions: Contributions,
     pub(super) values: Values,
     /// Which chunk it is that an instruction moves between slots and scratch.
     pub(super) origins: Origins,
@@ -108,6 +110,7 @@ impl<'a, K: Knowledge> Machine<'a, K> {
             scratch_writers: BTreeSet::new(),
             routes,
             traffic: (0..routes.len()).map(|_| Traffic::new()).collect(),
+            contributions: Contributions::default(),
             values: Values::new(expectation, symmetry),
             origins: vec![Vec::new(); firsts],
             differs_in_place: false,
@@ -307,11 +310,16 @@ impl<'a, K: Knowledge> Machine<'a, K> {
         let mut read = std::mem::take(&mut self.read);
         read.clear();
         let ranks = self.schedule.collective.ranks;
-        let by_a_switch =
-            sources.iter().any(|source| matches!(source.operand, Operand::Multicast { .. }));
-        let reduces = sources.len() > 1 || by_a_switch || finish;
+        let by_a_switch = sources.iter().any(|source| source.operand.is_reduced());
+        // What a switch is given it reduces.
+        let gives = destinations.iter().any(Operand::is_of_rail);
+        let reduces = sources.len() > 1 || by_a_switch || gives || finish;
         for (index, source) in sources.iter().enumerate() {
             let mut raw = source.raw;
+            if let Operand::Reduced { rail, message } = source.operand {
+                read.extend(self.contributed(rank, rail, message).map(|value| (value, false)));
+                continue;
+            }
             for operand in source.operand.members(rank, ranks) {
                 let value = self.read(at, operand, &mut brought)?;
                 if let Some(inferred) = self.inferred.as_mut().filter(|_| reduces && !raw) {
@@ -345,9 +353,11 @@ impl<'a, K: Knowledge> Machine<'a, K> {
         Ok(None)
     }
 
-    /// The message with flags that has not come, if the operand is one.
+    /// The message that announces itself and has not come, if the operand is one.
     fn missing(&self, rank: usize, operand: Operand) -> Option<(Route, Awaited)> {
-        let Operand::Slot { link, message, segment } = operand else { return None };
+        let Operand::Slot { link, message, segment } = operand else {
+            return self.missing_on_rail(rank, operand);
+        };
         if !link.lane.has_flags() {
             return None;
         }

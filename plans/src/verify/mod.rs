@@ -3,8 +3,9 @@
 //!
 //! Counters are monotonic, every rank's list is sequential, and every link has one sender and one
 //! receiver, so the network of ranks is determinate: what one rank waits for either comes in every
-//! interleaving or in none. One maximal abstract execution therefore decides for all. It runs on
-//! symbolic values and with vector clocks, and finds
+//! interleaving or in none. So does what a fabric's switches reduce, which waits for all. One
+//! maximal abstract execution therefore decides for all. It runs on symbolic values and with vector
+//! clocks, and finds
 //!
 //! - **values** that are not what the collective promises, in the order that is promised,
 //!   premultiplied and finished once;
@@ -12,6 +13,8 @@
 //! - **slots** that are overwritten before they are consumed, or read before they are written;
 //! - **races** on the callers' buffers: between ranks, and between a rank and another's user,
 //!   before or after the call;
+//! - contributions to what a fabric's switches reduce of which nothing is read, or more than there
+//!   is room for;
 //! - counters that don't say what has happened, messages that nobody receives, and operands that no
 //!   executor may get.
 //!
@@ -53,6 +56,7 @@ mod group;
 mod machine;
 mod memory;
 mod operand;
+mod rail;
 mod raw;
 mod route;
 mod sets;

@@ -92,6 +92,7 @@ impl<K: Knowledge> Machine<'_, K> {
         let (rank, step) = at;
         match operand {
             Operand::PeerSlot { .. } => self.send(at, operand, value, stamp),
+            Operand::Contribution { rail, .. } => self.contribute(at, operand, rail, value),
             // A chunk of any part, but no tokens.
             Operand::Scratch(chunk) if self.values.part(value).is_some() => {
                 if self.schedule.lists_per_rank > 1 {

@@ -1,7 +1,7 @@
 //! A violation as a short story: who does what where, and who waits for whom.
 
 use super::{Awaited, Stuck, Violation};
-use crate::schedule::{Flag, Notes, Schedule};
+use crate::schedule::{Flag, Notes, Operand, Schedule};
 use std::fmt::Write;
 
 impl Violation {
@@ -84,6 +84,9 @@ fn capital(text: &str) -> String {
 /// What a rank waits for, in words.
 fn wanted(stuck: &Stuck) -> String {
     match stuck.awaited {
+        Awaited::Message(Operand::Reduced { rail, message }) => {
+            format!("for its contribution to {rail}#{message}")
+        }
         Awaited::Message(operand) => format!("for its message, {operand}"),
         Awaited::Counter { flag: Flag::Tail(_), value, reached } => {
             format!("{} to have come, and {}", messages(value), have(reached))

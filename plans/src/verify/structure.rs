@@ -2,12 +2,13 @@
 //! operands their instruction.
 
 use super::expect::Expectation;
+use super::rail::InTurn;
 use super::route::{End, Route, Routes};
 use super::violation::{Malformed, Misuse, Violation};
 use crate::collective::Kind;
 use crate::schedule::{
-    Buffer, Chunking, Flag, Instruction, Lane, Link, Members, Operand, SEGMENTS, Schedule, Source,
-    Symmetry, Tree,
+    Buffer, Chunking, Flag, Instruction, Lane, Link, Members, Operand, Rail, SEGMENTS, Schedule,
+    Source, Symmetry, Tree,
 };
 use oxccl_format::{MAX_OPERANDS, MAX_TREE_SOURCES};
 use std::collections::HashSet;
@@ -40,6 +41,7 @@ pub(super) fn check_firsts(
     let checker = Checker { schedule, expectation: Expectation::new(schedule, false) };
     let (mut routes, mut turns) = (Routes::new(symmetry), Turns::default());
     for (rank, list) in schedule.lists.iter().enumerate() {
+        let mut on_rails = InTurn::default();
         for (step, instruction) in list.iter().enumerate() {
             checker.check(rank, instruction).map_err(|(operand, misuse)| match operand {
                 Some(operand) => Violation::Operand { rank, step, operand, misuse },
@@ -48,7 +50,9 @@ pub(super) fn check_firsts(
             turns.check((rank, schedule.lists_per_rank), instruction, &mut routes).map_err(
                 |(operand, expected)| Violation::Message { rank, step, operand, expected },
             )?;
+            on_rails.check((rank, step), instruction, schedule.slots.on(Lane::Slots))?;
         }
+        on_rails.check_drained(rank)?;
     }
     Ok(routes)
 }
@@ -192,6 +196,12 @@ impl Checker<'_> {
                 if instruction.uses_multicast() {
                     multicast(sources, destinations)?;
                 }
+                let by_rail = |source: &&Source| matches!(source.operand, Operand::Reduced { .. });
+                if let Some(reduced) = sources.iter().find(by_rail)
+                    && (sources.len() > 1 || reduced.raw)
+                {
+                    return Err((Some(reduced.operand), Misuse::BesideReduced));
+                }
                 for source in sources {
                     self.source(at, source.operand)
                         .map_err(|misuse| (Some(source.operand), misuse))?;
@@ -202,9 +212,7 @@ impl Checker<'_> {
                 if let Some(twice) = repeated(destinations) {
                     return Err((Some(twice), Misuse::Twice));
                 }
-                let combines = |source: &Source| {
-                    source.raw || matches!(source.operand, Operand::Multicast { .. })
-                };
+                let combines = |source: &Source| source.raw || source.operand.is_reduced();
                 let reduces = sources.len() > 1 || *finish || sources.iter().any(combines);
                 if reduces && !self.schedule.collective.kind.reduces() {
                     return Err((None, Misuse::DoesNotReduce));
@@ -224,8 +232,11 @@ impl Checker<'_> {
             Operand::Slot { link, segment, .. } => self.slot(at, link, segment),
             Operand::Window { peer, buffer, chunk } => self.window(rank, peer, buffer, chunk),
             Operand::Multicast { of, buffer, chunk } => self.everywhere(rank, of, buffer, chunk),
+            Operand::Reduced { rail, .. } => self.rail(rail),
             Operand::Tokens => Ok(()),
-            Operand::PeerSlot { .. } | Operand::PeerTokens(_) => Err(Misuse::WriteOnly),
+            Operand::PeerSlot { .. } | Operand::PeerTokens(_) | Operand::Contribution { .. } => {
+                Err(Misuse::WriteOnly)
+            }
         }
     }
 
@@ -241,14 +252,19 @@ impl Checker<'_> {
             Operand::Multicast { of, buffer, chunk } => self.everywhere(rank, of, buffer, chunk),
             Operand::Window { peer, buffer, chunk } => self.window(rank, peer, buffer, chunk),
             Operand::PeerTokens(peer) => self.peer(rank, peer),
-            Operand::Input(_) | Operand::Slot { .. } | Operand::Tokens => Err(Misuse::ReadOnly),
+            Operand::Contribution { rail, .. } => self.rail(rail),
+            Operand::Input(_)
+            | Operand::Slot { .. }
+            | Operand::Reduced { .. }
+            | Operand::Tokens => Err(Misuse::ReadOnly),
         }
     }
 
     /// What lists of ranks that have several do not reach.
     fn reach(&self, operand: Operand) -> Result<(), Misuse> {
-        let is_whole =
-            operand.is_window() || matches!(operand, Operand::Tokens | Operand::PeerTokens(_));
+        let is_whole = operand.is_window()
+            || operand.is_of_rail()
+            || matches!(operand, Operand::Tokens | Operand::PeerTokens(_));
         match self.schedule.lists_per_rank {
             2.. if is_whole => Err(Misuse::OfSeveralLists),
             _ => Ok(()),
@@ -290,6 +306,12 @@ impl Checker<'_> {
             Lane::Sync => Ok(()),
             _ => Err(Misuse::OwnMessage),
         }
+    }
+
+    fn rail(&self, Rail(local): Rail) -> Result<(), Misuse> {
+        let ranks = self.schedule.collective.ranks;
+        let several = (1..ranks).contains(&local) && ranks.is_multiple_of(local);
+        if several { Ok(()) } else { Err(Misuse::NoSuchRail) }
     }
 
     fn window(&self, rank: usize, peer: usize, buffer: Buffer, chunk: usize) -> Result<(), Misuse> {

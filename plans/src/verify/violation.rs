@@ -1,7 +1,7 @@
 //! Why a schedule is refused.
 
 use crate::collective::Kind;
-use crate::schedule::{Buffer, Flag, Lane, Operand, SEGMENTS, Schedule};
+use crate::schedule::{Buffer, Flag, Lane, Operand, Rail, SEGMENTS, Schedule};
 use oxccl_format::{MAX_OPERANDS, MAX_TREE_SOURCES};
 use thiserror::Error;
 
@@ -65,6 +65,21 @@ pub enum Violation {
         reader: usize,
         /// The value of the head counter that makes it safe.
         credit: i64,
+    },
+    /// A contribution to what a fabric's switches reduce may overwrite one, or its result one.
+    #[error(
+        "rank {rank}, step {step}: {operand} may overwrite a contribution of whose result nothing has been read: \
+         {slots} may be on their way"
+    )]
+    Unfetched {
+        /// The rank.
+        rank: usize,
+        /// The step.
+        step: usize,
+        /// The contribution.
+        operand: Operand,
+        /// How many may be on their way.
+        slots: u32,
     },
     /// A slot is read that may not have been written.
     #[error("rank {rank}, step {step}: {operand} may not have come: no wait for its tail precedes")]
@@ -217,6 +232,18 @@ pub enum Violation {
         /// Messages of a round that are received.
         received: i64,
     },
+    /// A rank gives more or fewer contributions to a fabric's switches than it reads results.
+    #[error("rank {rank} gives {given} contributions to its {rail}, and reads {read} results")]
+    Left {
+        /// The rank.
+        rank: usize,
+        /// The rail.
+        rail: Rail,
+        /// Contributions of a round.
+        given: u32,
+        /// Results of a round.
+        read: u32,
+    },
     /// A counter falls behind the messages, round by round.
     #[error("rank {rank} signals {} only up to {announced:+}, of {done}", name(flag))]
     Unannounced {
@@ -305,6 +332,7 @@ impl Violation {
             | Violation::Operand { rank, step, .. }
             | Violation::Message { rank, step, .. }
             | Violation::Credit { rank, step, .. }
+            | Violation::Unfetched { rank, step, .. }
             | Violation::Arrival { rank, step, .. }
             | Violation::Signal { rank, step, .. }
             | Violation::SyncWait { rank, step, .. }
@@ -387,8 +415,8 @@ pub enum Misuse {
         "lists of one rank pass no messages: they share its memory, and signal on the sync lane"
     )]
     OwnMessage,
-    /// A window of a rank with several lists.
-    #[error("lists of ranks that have several reach no peer's buffers")]
+    /// A window, or a rail's switches, of a rank with several lists.
+    #[error("lists of ranks that have several reach no peer's buffers, and no rail's switches")]
     OfSeveralLists,
     /// The chunk is not there.
     #[error("there is no such chunk")]
@@ -428,6 +456,14 @@ pub enum Misuse {
         "an instruction with all ranks' memory has one source and one destination: memory of this rank's, or of all"
     )]
     BesideMulticast,
+    /// Ranks have no rail of that kind.
+    #[error("there are not several nodes of so many ranks, all of them full")]
+    NoSuchRail,
+    /// What a rail's switches have reduced is read beside something else, or as a rank's own.
+    #[error(
+        "what a rail's switches have reduced is the only source of its instruction, and not raw"
+    )]
+    BesideReduced,
     /// A collective that moves values must not change them.
     #[error("this collective does not reduce")]
     DoesNotReduce,

@@ -5,7 +5,7 @@
 
 use super::Case;
 use oxccl_plans::collective::{Kind, Order};
-use oxccl_plans::schedule::{Buffer, Flag, Instruction, Lane, Link, Operand, Source, Tree};
+use oxccl_plans::schedule::{Buffer, Flag, Instruction, Lane, Link, Operand, Rail, Source, Tree};
 use std::collections::HashMap;
 
 /// Elements of a chunk, each handled at a moment of its own.
@@ -48,6 +48,8 @@ struct Model<'a> {
     memories: Vec<Memory>,
     /// By the lists at both ends.
     routes: HashMap<(usize, usize, Lane), Connection>,
+    /// By rank.
+    adapters: HashMap<(usize, Rail), Adapter>,
     favourite: usize,
     random: u64,
 }
@@ -70,6 +72,19 @@ struct List {
     ended: bool,
     /// Messages of earlier rounds, by link: sent and received.
     cursors: HashMap<Link, (i64, i64)>,
+    /// Contributions of earlier rounds, and results, by rail.
+    on_rails: HashMap<Rail, (i64, i64)>,
+}
+
+/// What a rank gives to the switches of a rail, and what comes from there.
+#[derive(Default)]
+struct Adapter {
+    /// Contributions that it has handed over.
+    given: i64,
+    /// By slot and element.
+    gives: HashMap<(i64, usize), u64>,
+    /// By slot and element: the message's number and the datum.
+    results: HashMap<(i64, usize), (i64, u64)>,
 }
 
 /// One direction.
@@ -92,6 +107,7 @@ impl<'a> Model<'a> {
             ranks: case.schedule.lists.iter().map(|_| List::default()).collect(),
             memories: (0..n).map(|_| Memory::default()).collect(),
             routes: HashMap::new(),
+            adapters: HashMap::new(),
             favourite: 0,
             random: seed,
         };
@@ -146,6 +162,9 @@ impl<'a> Model<'a> {
                     return Ok(());
                 }
                 self.ranks[rank].element = 0;
+                for operand in destinations {
+                    self.hand_over(rank, *operand);
+                }
             }
         }
         self.ranks[rank].step += 1;
@@ -156,6 +175,17 @@ impl<'a> Model<'a> {
     /// again.
     fn end_round(&mut self, rank: usize) -> Result<(), String> {
         let mut moves: HashMap<Link, (i64, i64)> = HashMap::new();
+        for operand in self.case.schedule.lists[rank].iter().flat_map(Instruction::operands) {
+            match operand {
+                Operand::Contribution { rail, .. } => {
+                    self.ranks[rank].on_rails.entry(rail).or_default().0 += 1;
+                }
+                Operand::Reduced { rail, .. } => {
+                    self.ranks[rank].on_rails.entry(rail).or_default().1 += 1;
+                }
+                _ => {}
+            }
+        }
         for instruction in &self.case.schedule.lists[rank] {
             match instruction {
                 Instruction::Signal { flag: Flag::Tail(link), .. } if link.lane == Lane::Sync => {
@@ -324,7 +354,50 @@ impl<'a> Model<'a> {
         }
     }
 
+    /// The slot of a contribution or a result, and its number since the beginning, from 0.
+    fn on_rail(&self, rank: usize, operand: Operand) -> Option<(Rail, i64, i64)> {
+        let (rail, message, receives) = match operand {
+            Operand::Contribution { rail, message } => (rail, message, false),
+            Operand::Reduced { rail, message } => (rail, message, true),
+            _ => return None,
+        };
+        let (given, read) = self.ranks[rank].on_rails.get(&rail).copied().unwrap_or_default();
+        let number = if receives { read } else { given } + i64::from(message);
+        Some((rail, number % i64::from(self.case.schedule.slots.slots), number))
+    }
+
+    /// A contribution is complete. With the rail's last one, switches read all of them, wherever
+    /// these have been, and write the result to all.
+    fn hand_over(&mut self, rank: usize, operand: Operand) {
+        let Some((rail, slot, number)) = self.on_rail(rank, operand) else { return };
+        self.adapters.entry((rank, rail)).or_default().given += 1;
+        let members: Vec<usize> = rail.members(rank, self.memories.len()).collect();
+        let given = |peer: &usize| self.adapters.get(&(*peer, rail)).map_or(0, |one| one.given);
+        if members.iter().any(|peer| given(peer) <= number) {
+            return;
+        }
+        for element in 0..ELEMENTS {
+            let give = |peer: &usize| {
+                let there = self.adapters[&(*peer, rail)].gives.get(&(slot, element));
+                there.copied().unwrap_or(POISON)
+            };
+            let gives: Vec<u64> = members.iter().map(give).collect();
+            let sum = self.fold(&gives, Tree::Left);
+            for peer in &members {
+                let adapter = self.adapters.entry((*peer, rail)).or_default();
+                adapter.results.insert((slot, element), (number, sum));
+            }
+        }
+    }
+
     fn has_come(&self, rank: usize, operand: Operand, element: usize) -> bool {
+        if let (Operand::Reduced { .. }, Some((rail, slot, number))) =
+            (operand, self.on_rail(rank, operand))
+        {
+            let adapter = self.adapters.get(&(rank, rail));
+            let result = adapter.and_then(|adapter| adapter.results.get(&(slot, element)));
+            return result.is_some_and(|(found, _)| *found == number);
+        }
         let Operand::Slot { link: link @ Link { lane: Lane::Ll, .. }, segment, .. } = operand
         else {
             return true;
@@ -362,7 +435,13 @@ impl<'a> Model<'a> {
                     .and_then(|c| c.slots.get(&(slot, segment, element)))
                     .map_or(POISON, |(_, datum)| *datum)
             }
-            Operand::PeerSlot { .. } | Operand::PeerTokens(_) => return Err("write-only".into()),
+            Operand::Reduced { .. } => {
+                let (rail, slot, _) = self.on_rail(rank, operand).ok_or("of no rail")?;
+                self.adapters[&(rank, rail)].results[&(slot, element)].1
+            }
+            Operand::PeerSlot { .. } | Operand::PeerTokens(_) | Operand::Contribution { .. } => {
+                return Err("write-only".into());
+            }
             Operand::Multicast { .. } => return Err("read rank by rank".into()),
         })
     }
@@ -389,6 +468,12 @@ impl<'a> Model<'a> {
                 let route = (rank, self.peer_of(link), link.lane);
                 let connection = self.routes.entry(route).or_default();
                 connection.slots.insert((slot, segment, element), (message, value));
+                return Ok(());
+            }
+            Operand::Contribution { .. } => {
+                let (rail, slot, _) = self.on_rail(rank, operand).ok_or("of no rail")?;
+                let adapter = self.adapters.entry((rank, rail)).or_default();
+                adapter.gives.insert((slot, element), value);
                 return Ok(());
             }
             _ => return Err("read-only".into()),

@@ -231,6 +231,7 @@ impl Plans {
             ll128: self.ways.ll128 && ll128_serves,
             // Groups are not reduced by switches.
             multicast: multicast.filter(|_| whose == Whose::Own),
+            fabric_reduces: false,
             limits: Limits { max_channels: most(config.max_channels), ..config.limits() },
             pin,
             cache_bytes: config.last_level_cache_bytes(),

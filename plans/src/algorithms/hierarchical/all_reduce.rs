@@ -10,6 +10,10 @@
 //! reduce-scatter inside, all-reduce on the rail, all-gather inside. The buffer has two slices, of
 //! which one crosses while the other is handled inside.
 //!
+//! Where the fabric's switches reduce, a rank gives them its chunk, and gets that of its rail: each
+//! byte crosses its adapter once in each direction. (InfiniBand's SHARP, Graham et al. 2016; NCCL's
+//! CollNet.)
+//!
 //! Where a switch joins the ranks of a node, it reduces a chunk out of all their inputs, and writes
 //! the result into all their outputs: with trees between nodes that is NVLSTree of NCCL 2.18. A
 //! chunk that is still to cross waits in this rank's output, which nobody else uses until then.
@@ -19,7 +23,7 @@ use super::super::spread::{spread, tell};
 use super::super::team::Held;
 use super::super::tree;
 use super::{Encoding, Inner, Outer, Place, Request, all_gather, reduce_scatter};
-use crate::schedule::{Chunking, Operand, RankBuilder, Schedule, Write};
+use crate::schedule::{Chunking, Operand, Rail, RankBuilder, Read, Schedule, Write};
 
 /// Slices that are on their way at once.
 const SLICES: usize = 2;
@@ -54,6 +58,18 @@ pub(super) fn nvls_doubling(request: &Request) -> Schedule {
 
 pub(super) fn nvls_tree(request: &Request) -> Schedule {
     trees(request, Inner::Nvls)
+}
+
+pub(super) fn direct_collnet(request: &Request) -> Schedule {
+    collnet(request, Inner::Direct)
+}
+
+pub(super) fn ring_collnet(request: &Request) -> Schedule {
+    collnet(request, Inner::Ring)
+}
+
+pub(super) fn nvls_collnet(request: &Request) -> Schedule {
+    collnet(request, Inner::Nvls)
 }
 
 pub(super) fn ring_direct(request: &Request) -> Schedule {
@@ -176,6 +192,37 @@ fn trees(request: &Request, inner: Inner) -> Schedule {
         }
         place.leave(b);
     })
+}
+
+/// One slice is in the switches while the next is reduced inside.
+fn collnet(request: &Request, inner: Inner) -> Schedule {
+    let (local, slices) = (request.placement.ranks_per_node(), SLICES);
+    let rail = Rail(local);
+    let chunking = Chunking::Parts(slices * local);
+    let part = |b: &mut RankBuilder| {
+        let place = Place::of(request, b.rank());
+        let chunk = |slice: usize| move |member: usize| slice * local + member;
+        place.enter(b);
+        for slice in 0..slices {
+            let contribution = [Write::To(b.contribution(rail))];
+            place.reduce_inside(b, inner, chunk(slice), &[], &contribution, false);
+        }
+        for slice in 0..slices {
+            let own = chunk(slice)(place.node.me);
+            let reduced = [Read::Plain(b.reduced(rail))];
+            let sends = place.tell_inside(inner, own);
+            spread(b, 1, Operand::Output(own), &sends, |b, writes| {
+                b.transfer(&reduced, writes, true);
+            });
+            place.gather_inside(b, inner, chunk(slice));
+        }
+        place.leave(b);
+    };
+    // Nodes are alike, but for chunks that might be taken for one of each rank.
+    match slices.is_multiple_of(request.ranks() / local) {
+        true => request.schedule(chunking, chunking, part),
+        false => request.rotational_by_node(chunking, chunking, part),
+    }
 }
 
 /// A slice's halves.

@@ -34,6 +34,7 @@ const RING: Inner = Inner::Ring;
 const NVLS: Inner = Inner::Nvls;
 /// Between nodes there is no LL128.
 const BETWEEN_NODES: &[Encoding] = &[Encoding::Ll, Encoding::Slots];
+const IN_SLOTS_ALONE: &[Encoding] = &[Encoding::Slots];
 const SLOTS_AND_WINDOWS: &[Encoding] = &[Encoding::Slots, Encoding::Windows];
 const WITH_WINDOWS: &[Encoding] = &[Encoding::Ll, Encoding::Slots, Encoding::Windows];
 
@@ -68,6 +69,16 @@ pub(super) const ENTRIES: &[Entries] = &[
     row(AllReduce, NVLS, Outer::Ring, IN_WINDOWS, Orders::None, all_reduce::nvls_ring),
     row(AllReduce, NVLS, Outer::Doubling, IN_WINDOWS, Orders::None, all_reduce::nvls_doubling),
     row(AllReduce, NVLS, Outer::Tree, IN_WINDOWS, Orders::None, all_reduce::nvls_tree),
+    row(
+        AllReduce,
+        DIRECT,
+        Outer::CollNet,
+        SLOTS_AND_WINDOWS,
+        Orders::None,
+        all_reduce::direct_collnet,
+    ),
+    row(AllReduce, RING, Outer::CollNet, IN_SLOTS_ALONE, Orders::None, all_reduce::ring_collnet),
+    row(AllReduce, NVLS, Outer::CollNet, IN_WINDOWS, Orders::None, all_reduce::nvls_collnet),
     row(
         ReduceScatter,
         DIRECT,

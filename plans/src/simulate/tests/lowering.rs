@@ -48,6 +48,11 @@ fn lengths_channels_and_rounds_are_those_of_the_lowered_program() {
                     assert_eq!(refused, LowerError::SlotTooSmall(too_small), "{entry:?}");
                     continue;
                 }
+                Err(SimulationError::FabricDoesNotReduce { .. }) => {
+                    let refused = lower(&verified, 0, &layout, &lowering).unwrap_err();
+                    assert_eq!(refused, LowerError::InFabric, "{entry:?}");
+                    continue;
+                }
                 Err(other) => panic!("{entry:?}: {other}"),
             };
             let trace = prediction.trace.unwrap();

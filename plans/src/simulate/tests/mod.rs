@@ -5,6 +5,7 @@ mod chance;
 mod links;
 mod lowering;
 mod published;
+mod rails;
 mod refusals;
 mod shortcuts;
 mod trace;
@@ -106,7 +107,11 @@ fn every_entry(case: &Case) -> Vec<(&'static Entry, Prediction)> {
     entries
         .filter_map(|entry| match case.entry(entry) {
             Ok(prediction) => Some((entry, prediction)),
-            Err(SimulationError::WindowAcross { .. } | SimulationError::Unavailable(_)) => None,
+            Err(
+                SimulationError::WindowAcross { .. }
+                | SimulationError::FabricDoesNotReduce { .. }
+                | SimulationError::Unavailable(_),
+            ) => None,
             Err(other) => panic!("{entry:?}: {other}"),
         })
         .collect()
