@@ -1,5 +1,5 @@
-//! What a fabric's switches reduce, as a user meets it: proven, explained and predicted, and refused
-//! where it would run.
+//! What a fabric's switches reduce, as a user meets it: proven, explained and predicted, and
+//! refused where it would run.
 #![allow(clippy::unwrap_used)]
 
 mod command_line;
