@@ -382,6 +382,31 @@ impl Communicator {
         in_place: bool,
         windows: bool,
     ) -> Result<Plan, Error> {
+        self.plan_of::<T>((kind, op, count, root), (in_place, windows, false))
+    }
+
+    /// As [`plan`](Self::plan), for the calls of a group that are alike but for their counts, which
+    /// share a plan. `count` is that of all of them together.
+    ///
+    /// # Errors
+    /// As [`plan`](Self::plan).
+    pub fn plan_in_group<T: Element>(
+        &self,
+        kind: Kind,
+        op: OpKind,
+        count: usize,
+        root: usize,
+        in_place: bool,
+        windows: bool,
+    ) -> Result<Plan, Error> {
+        self.plan_of::<T>((kind, op, count, root), (in_place, windows, true))
+    }
+
+    fn plan_of<T: Element>(
+        &self,
+        (kind, op, count, root): (Kind, OpKind, usize, usize),
+        (in_place, windows, grouped): (bool, bool, bool),
+    ) -> Result<Plan, Error> {
         if root >= self.world {
             return Err(Error::Rank {
                 argument: "root",
@@ -396,7 +421,7 @@ impl Communicator {
             ..CheckedCall::without_memory(collective, T::DATA_TYPE, op, count)?
         };
         self.check_process()?;
-        self.idle().plan(&call, windows)
+        self.idle().plan(&call, windows, grouped)
     }
 
     /// How many nanoseconds a call would take by itself, by the measured table of

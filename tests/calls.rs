@@ -433,6 +433,11 @@ fn groups_have_no_ll128() {
         let error = error.unwrap_err();
         assert!(matches!(error, Error::NoAlgorithm { .. }), "{error}");
         assert!(error.to_string().contains("a call that is in no group"), "{error}");
+        let (kind, op) = (oxccl::Kind::AllReduce, oxccl::OpKind::Sum);
+        let plan = comm.plan::<f32>(kind, op, 53, 0, true, true).unwrap();
+        assert_eq!(plan.encoding, Encoding::Ll128);
+        let error = comm.plan_in_group::<f32>(kind, op, 53, 0, true, true).unwrap_err();
+        assert!(matches!(error, Error::NoAlgorithm { .. }), "{error}");
         comm.all_reduce_in_place(&mut [1.0f32], ReduceOp::Sum).unwrap();
     });
 }

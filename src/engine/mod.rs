@@ -197,22 +197,29 @@ impl Engine {
         self.readers.is_some()
     }
 
-    /// What a call would choose.
-    pub(crate) fn plan(&self, call: &CheckedCall, windows: bool) -> Result<Plan, Error> {
+    /// What a call would choose, by itself or as one of a group.
+    pub(crate) fn plan(
+        &self,
+        call: &CheckedCall,
+        windows: bool,
+        grouped: bool,
+    ) -> Result<Plan, Error> {
         if windows
+            && !grouped
             && self.backend.has_copies()
             && let Some(plan) = self.plans.plan_of_copies(&self.config, call)
         {
             return Ok(plan);
         }
-        self.plans.plan(&self.config, call, windows, Whose::Own)
+        let whose = if grouped { Whose::OwnInGroup } else { Whose::Own };
+        self.plans.plan(&self.config, call, windows, whose)
     }
 
     /// How long a call takes by the tuning table, if that tells.
     pub(crate) fn predict(&self, call: &CheckedCall) -> Result<Option<u64>, Error> {
         self.backend.look_again();
         let (_, windows) = self.backend.find(call)?;
-        Ok(self.plan(call, windows)?.predicted_ns)
+        Ok(self.plan(call, windows, false)?.predicted_ns)
     }
 
     /// Launches a call with equal parts by itself, which has ended when this returns. One that

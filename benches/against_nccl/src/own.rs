@@ -124,11 +124,13 @@ impl Own {
     fn describe(&mut self, setting: usize, task: &Task) -> Result<Setting, Failure> {
         self.pin(setting)?;
         let call = &task.calls[0];
-        let count = match task.form {
-            Some(Form::Fused) => planned_bytes(task) / task.case().data_type.len_bytes(),
-            _ => call.shape.count,
+        let grouped = task.form == Some(Form::Fused);
+        let count = match grouped {
+            true => planned_bytes(task) / task.case().data_type.len_bytes(),
+            false => call.shape.count,
         };
-        let plan = for_type!(call.case.data_type, T => plan::<T>(&self.comm, call, count))?;
+        let plan =
+            for_type!(call.case.data_type, T => plan::<T>(&self.comm, call, (count, grouped)))?;
         let name = format!("{}/{} x{}", plan.algorithm, plan.encoding, plan.channels);
         let (family, name) = match setting {
             0 => ("tuned", format!("tuned: {name}")),
@@ -201,14 +203,15 @@ fn planned_bytes(task: &Task) -> usize {
     }
 }
 
-/// What the communicator would do with so many elements, as it is pinned.
+/// What the communicator would do with so many elements, of a call or of a group, as it is pinned.
 fn plan<T: Element>(
     comm: &Communicator,
     call: &Placed,
-    count: usize,
+    (count, grouped): (usize, bool),
 ) -> Result<Plan, oxccl::Error> {
     let case = &call.case;
-    comm.plan::<T>(case.kind, case.op, count, case.root, false, true)
+    let planned = if grouped { Communicator::plan_in_group::<T> } else { Communicator::plan::<T> };
+    planned(comm, case.kind, case.op, count, case.root, false, true)
 }
 
 /// The call on bare memory.
