@@ -251,7 +251,7 @@ settings! {
     /// channels make that less.
     link_slot_bytes: Option<usize> = None, {
         "OXCCL_LINK_SLOT_BYTES" => link_slot_bytes, "a number", parsed::<usize>;
-        unset "524,288, and 131,072 where ranks are on more than 32 nodes";
+        unset "524,288, and 131,072 where ranks are on more than 32 nodes; with more than 8 channels half of that";
         ranks Alike;
         check |config| config.advanced.link_slot_bytes.map_or(Ok(()), multiple_of_64);
     }

@@ -304,6 +304,33 @@ pub(crate) fn bucket_by_bucket(comm: Communicator) {
     comm.barrier().unwrap();
 }
 
+/// More buckets than a block has threads, and few, which have a kernel of their schedule: written
+/// and marked in any order.
+pub(crate) fn marked_in_any_order(comm: Communicator) {
+    let (stream, n) = (stream(&comm), comm.world_size() as i32);
+    for (turn, len) in [600, 30, 600, 30].into_iter().enumerate() {
+        let mut rng = Rng(turn as u64 * 31 + comm.rank() as u64);
+        let mut buffers: Vec<_> = (0..len).map(|at| filled(&comm, 1 + at % 5, -1)).collect();
+        let mut late: Vec<_> = buffers.iter_mut().map(Unready::new).collect();
+        let works = comm.on(&stream).group(|group| {
+            late.iter_mut()
+                .try_for_each(|late| group.all_reduce_in_place(late, ReduceOp::Sum).map(drop))
+        });
+        let (work, ()) = works.unwrap();
+        let mut late: Vec<_> = late.into_iter().enumerate().collect();
+        while !late.is_empty() {
+            // Backwards, as gradients come, and out of the middle.
+            let next = if turn < 2 { late.len() - 1 } else { rng.next() as usize % late.len() };
+            let (at, mut marked) = late.swap_remove(next);
+            marked.write(&vec![at as i32; 1 + at % 5]).unwrap();
+            marked.ready();
+        }
+        work.wait().unwrap();
+        buffers.iter().enumerate().for_each(|(at, buffer)| expect(buffer, at as i32 * n));
+    }
+    comm.barrier().unwrap();
+}
+
 /// A bucket that is done is the host's, though the group goes on.
 pub(crate) fn done_is_done(comm: Communicator) {
     let stream = stream(&comm);

@@ -194,10 +194,10 @@ unsafe impl Send for Moved<'_> {}
 
 /// Ranks that call something else, do not come, or capture alone: named, and nobody hangs.
 pub(crate) fn misuse(outer: &mut dyn Bootstrap) {
-    let short = Config { timeout: Duration::from_millis(300), ..joined() };
-    on_threads(Communicator::local_with(2, &short).unwrap(), |mut comm| {
+    on_threads(Communicator::local_with(2, &joined()).unwrap(), |mut comm| {
         comm.barrier().unwrap();
         if comm.rank() == 0 {
+            comm.set_timeout(Duration::from_millis(300)).unwrap();
             let error = comm.barrier().unwrap_err();
             let Error::TimedOut { detail, .. } = &error else { panic!("{error:?}") };
             assert!(detail.contains("rank 1 has not called barrier"), "{detail}");

@@ -278,6 +278,9 @@ cases! {
     groups_of_processes_bucket_by_bucket = groups::bucket_by_bucket, Anything, 2, [];
     groups_bucket_by_bucket_by_themselves =
         groups::bucket_by_bucket, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
+    buckets_marked_in_any_order = groups::marked_in_any_order, Anything, 1, [processes::threads("2"), MANY];
+    buckets_marked_in_any_order_thread_by_thread =
+        groups::marked_in_any_order, StandIn, 1, [processes::threads("2"), MANY, EMULATED, SEPARATE];
     marks_that_would_be_kept_back = groups::kept_back, StandIn, 1,
         [processes::threads("1"), ("CUDA_DEVICE_MAX_CONNECTIONS", "1")];
     a_done_bucket_is_done = groups::done_is_done, Anything, 1, [processes::threads("2"), MANY];

@@ -150,7 +150,7 @@ def buckets_of(name):
 
 
 def model(kernel, form, program, name, constants, threads, trace=None):
-    one = call.Call(form, program.image, ranks_of(name), program.extents, buckets_of(name))
+    one = call.Call(form, program.image, ranks_of(name), program.extents, buckets_of(name), name.split("/")[0])
     block = Block(kernel, one.parameter, one.memory, constants, threads, trace)
     cycles = block.run()
     status = int.from_bytes(one.memory.regions[call.STATUSES >> 32][:4], "little")

@@ -60,9 +60,13 @@ class Format:
 class Call:
     """Memory and parameter of one call, and what must come out of it."""
 
-    def __init__(self, form, program, ranks, extents=None, buckets=None):
-        """`buckets`: those of a group, by where they begin and end in its buffer."""
+    def __init__(self, form, program, ranks, extents=None, buckets=None, kind=None):
+        """`buckets`: those of a group of this kind, by where they begin and end in its buffer, or
+        in a rank's part of it."""
         self.form, self.ranks, self.memory, self.buckets = form, ranks, Memory(), buckets
+        parts_of = lambda kinds: ranks if kind in kinds else 1
+        self.input_parts = parts_of(("reduce_scatter", "all_to_all"))
+        self.output_parts = parts_of(("all_gather", "all_to_all"))
         memory = self.memory
         memory.add(PROGRAM, len(program))
         memory.regions[PROGRAM >> 32][:] = program
@@ -130,13 +134,26 @@ class Call:
         for number, (start, end) in enumerate(self.buckets):
             form.set(
                 memory, "Segment", SEGMENTS + number * form.sizes["Segment"], start=start, len_bytes=end - start,
-                input=INPUT + start, output=OUTPUT + start, bucket=number,
+                input=INPUT + self.input_parts * start, output=OUTPUT + self.output_parts * start, bucket=number,
             )
             for peer in range(1, self.ranks):
                 table = HEAPS + peer * PEER_BYTES + TABLE_AT
                 at = table + number * form.sizes["SegmentTokens"]
-                form.set(memory, "SegmentTokens", at, input=start, output=start)
+                form.set(
+                    memory, "SegmentTokens", at, input=self.input_parts * start, output=self.output_parts * start
+                )
         form.set(memory, "Launch", PARAMETER, segments=SEGMENTS, segments_count=count, done_stride=64)
+
+    def _words(self, operand, len_bytes, parts):
+        """The words of a buffer that an operand is. A bucket's parts lie one behind the other."""
+        offsets = range(operand["offset_bytes"], operand["offset_bytes"] + len_bytes, 4)
+        if not self.buckets or parts == 1:
+            return [offset // 4 for offset in offsets]
+        inside = [next(bucket for bucket in self.buckets if offset < bucket[1]) for offset in offsets]
+        return [
+            (parts * start + operand["message"] * (end - start) + offset - start) // 4
+            for offset, (start, end) in zip(offsets, inside)
+        ]
 
     def _fill(self):
         """Other values in each buffer: small integers, whose sums are exact in any order."""
@@ -217,16 +234,16 @@ class Call:
         count = len_bytes // 4
         space = operand["space"]
         if space == form["SPACE_OUTPUT"]:
-            first = operand["offset_bytes"] // 4
-            return [output.get(first + at, 0.0) for at in range(count)]
+            return [output.get(word, 0.0) for word in self._words(operand, len_bytes, self.output_parts)]
         if space == form["SPACE_SLOT"]:
             connection = CONNECTIONS + operand["index"] * form.sizes["Connection"]
             peer = self.field("Connection", connection, "peer")
             return [float((peer + word) % 13) for word in range(count)]
         base = INPUT if space == form["SPACE_INPUT"] else HEAPS + operand["index"] * PEER_BYTES
         region = memory.regions[base >> 32]
-        start = (base & 0xFFFFFFFF) + operand["offset_bytes"]
-        return list(struct.unpack_from(f"<{count}f", region, start))
+        parts = self.output_parts if space == form["SPACE_WINDOW_OUTPUT"] else self.input_parts
+        words = self._words(operand, len_bytes, parts)
+        return [struct.unpack_from("<f", region, (base & 0xFFFFFFFF) + 4 * word)[0] for word in words]
 
     def _expected(self):
         """What this rank's output must be, word by word."""
@@ -239,8 +256,8 @@ class Call:
                 continue
             values = [self._source(source, one["len_bytes"], output) for source in sources]
             for destination in written:
-                for at, terms in enumerate(zip(*values)):
-                    output[destination["offset_bytes"] // 4 + at] = sum(terms)
+                words = self._words(destination, one["len_bytes"], self.output_parts)
+                output.update(zip(words, map(sum, zip(*values))))
         return output
 
     def wrong(self, words=None):

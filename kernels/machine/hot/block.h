@@ -27,9 +27,10 @@ struct HotBuckets {
 
 struct HotBlock {
   Fault fault;
-  bool beside;     // another launch of this rank is under way
-  bool irregular;  // buffers do not begin at multiples of 16 bytes
-  bool apart;      // a rank's buffers are at another place of its heap than this one's
+  uint32_t waiter;  // claimed by the thread that waits for a bucket
+  bool beside;      // another launch of this rank is under way
+  bool irregular;   // buffers do not begin at multiples of 16 bytes
+  bool apart;       // a rank's buffers are at another place of its heap than this one's
   Buffers ranks[MOST_HOT_RANKS];
   HotBuckets buckets;
   // Messages, in the order of ranks. Of a group by windows: where ranks have the buckets that the

@@ -228,7 +228,7 @@ OXCCL_INLINE void advance_hot_cursors(Hot<Schedule>& hot) {
 
 template <class Schedule>
 OXCCL_INLINE bool hot_ready(Hot<Schedule>& hot) {
-  if constexpr (Schedule::IN_BUCKETS) return await_ready(hot.machine);
+  if constexpr (Schedule::IN_BUCKETS) return await_ready(hot.machine, &hot.block.waiter);
   return true;
 }
 

@@ -285,19 +285,27 @@ OXCCL_INLINE uint32_t bucket_number(const Launch& launch, uint32_t segment) {
 }
 
 // A group's part begins when this rank's buckets are ready. Peers learn of it by its first
-// messages.
-OXCCL_INLINE bool await_ready(Machine& machine) {
+// messages. Words of a GPU's buckets lie in the host's memory, so each trip there takes as long as
+// a short call: all threads look at once, and then one waits for a bucket that it misses.
+OXCCL_INLINE bool await_ready(Machine& machine, uint32_t* waiter) {
   const Launch& launch = machine.launch;
   if (OXCCL_LIKELY(launch.ready == nullptr || !(launch.flags & LAUNCH_AWAITS))) return true;
-  if (leader()) {
-    for (uint32_t s = 0; s < launch.segments_count; ++s) {
-      const uint32_t bucket = bucket_number(launch, s);
-      const Place place = {bucket, 0, 0, LANE_READY, 0, nullptr};
-      uint64_t now = 0;
-      if (!machine.await_counter({launch.ready + bucket, launch.call}, place, &now)) break;
+  uint32_t s = lane();
+  for (;;) {
+    Awaited word = {nullptr, launch.call};
+    Place place = {0, 0, 0, LANE_READY, 0, nullptr};
+    bool misses = false;
+    for (; s < launch.segments_count; s += lanes()) {
+      place.awaited = bucket_number(launch, s);
+      word.word = launch.ready + place.awaited;
+      if (misses = int64_t(load_acquire(word.word)) < int64_t(word.value); misses) break;
     }
+    if (leader()) *waiter = 0;
+    if (!barrier_any(misses)) return true;
+    uint64_t now = 0;
+    if (misses && claim(waiter)) machine.await_counter(word, place, &now);
+    if (!agreed(machine)) return false;
   }
-  return agreed(machine);
 }
 
 // All that the part's rounds have written on this channel is there, and no peer reads or writes the
@@ -326,7 +334,7 @@ OXCCL_INLINE uint32_t run_channel(const Launch& launch, uint32_t channel, const 
   }
   barrier();
   Machine machine = {launch, workspace.fault, channel, 0, false};
-  const bool done = await_ready(machine) && run_rounds(machine, reducer, workspace);
+  const bool done = await_ready(machine, &workspace.waiter) && run_rounds(machine, reducer, workspace);
   if (machine.streamed) stream_fence();
   if (OXCCL_LIKELY(done)) {
     mark_done(machine);

@@ -95,6 +95,7 @@ struct Workspace {
   BlockTable<View, MAX_OPERANDS> views;
   bool apart;  // a rank's buffers are at another place of its heap than this one's
   bool epochs_kept;  // of the first round: see knows_epochs
+  uint32_t waiter;   // claimed by the thread that waits for a bucket
   BucketTables buckets;
 
   OXCCL_INLINE Move& move() { return moves[0]; }
