@@ -103,7 +103,7 @@ pub(crate) struct SimOptions {
     /// that are fitted on published measurements.
     #[arg(long)]
     nccl: bool,
-    /// Whether one node stands for all where ranks are alike: auto means from more than 1,024 ranks
+    /// Whether few ranks stand for all where they are alike: auto means from more than 1,024 ranks
     /// on.
     #[arg(long, value_enum, default_value = "auto")]
     fold: FoldChoice,
@@ -505,7 +505,7 @@ impl Study {
         })
     }
 
-    /// Whether one node stands for all.
+    /// Whether few ranks stand for all.
     pub(super) fn fold(&self) -> Fold {
         self.fold
     }

@@ -1,8 +1,8 @@
 //! From instructions to what the event loop runs: counters, ways and lengths by number.
 //!
-//! Everything that belongs to two ranks is numbered by (sender, distance to the receiver), with
-//! senders counted modulo the ranks that are simulated. Where one node stands for all, a message to
-//! a rank of another node is thereby found where the equal message arrives.
+//! Everything that belongs to two ranks is numbered by (sender, receiver), turned so that the
+//! sender is one of those that are simulated ([`Turns::pair`]). Where few ranks stand for all, a
+//! message to another one is thereby found where the equal message arrives.
 
 use super::beside::Copies;
 use super::bundle::{Length, Rounds, bundles};
@@ -15,14 +15,14 @@ use super::program::{
 use super::rails::Rails;
 use super::servers::from_ns;
 use super::subject::Subject;
+use super::turns::Turns;
 use super::{Options, SimulationError, Statement};
 use crate::hash::Map;
 use crate::lower::part_bytes;
 use crate::schedule::{
     Buffer, Flag, Instruction, Lane, Layout, Link, MostSegments, NO_SEGMENTS, Operand, SEGMENTS,
-    Turning,
 };
-use crate::topology::Network;
+use crate::topology::{LinkId, Network};
 use oxccl_format::{MAX_OPERANDS, Tokens};
 
 /// How long tokens are.
@@ -35,7 +35,7 @@ pub(super) const LIMIT_OF_FEW: u64 = 96 << 20;
 /// From so many simulated ranks on fewer bundles must do.
 const MANY: usize = 256;
 /// From so many on, one.
-const VERY_MANY: usize = 8192;
+pub(super) const VERY_MANY: usize = 8192;
 
 /// How many instructions of so many simulated ranks are held at once.
 pub(super) fn limit(simulated: usize) -> u64 {
@@ -53,12 +53,12 @@ pub(super) fn compile(
         return Err(SimulationError::Ranks { schedule: ranks, network: network.ranks() });
     }
     let longest = [Buffer::Input, Buffer::Output].map(|buffer| layout.largest_of(buffer));
-    let new = |simulated: usize| Compiler {
+    let new = |turns: Turns, links: Option<Vec<LinkId>>| Compiler {
         subject,
         layout,
         network,
-        simulated,
-        turning: Turning::Add,
+        turns,
+        standing: links.filter(|_| turns.turns_places()),
         element_bytes: options.element_bytes,
         in_network: options.in_network,
         longest,
@@ -79,8 +79,9 @@ pub(super) fn compile(
                 Some(Err(why)) => Statement::NotFolded { why },
                 _ => Statement::RankByRank,
             };
-            let mut compiler = new(ranks);
-            subject.refuse_too_large(limit(ranks))?;
+            let none = Turns::none(ranks, network.per_node());
+            let mut compiler = new(none, None);
+            subject.refuse_too_large(none)?;
             let programs = compiler.lists(0..ranks * subject.lists_per_rank)?;
             (statement, compiler, programs)
         }
@@ -100,7 +101,7 @@ pub(super) fn compile(
     }
     let (tile, windows) = (options.tile_bytes, compiler.windows);
     let instructions: u64 = programs.iter().map(|(steps, _)| steps.len() as u64).sum();
-    let usual = match compiler.simulated {
+    let usual = match compiler.turns.simulated() {
         simulated if simulated > VERY_MANY || instructions > LIMIT => 1,
         simulated if simulated > MANY => 2,
         _ => 4,
@@ -108,7 +109,8 @@ pub(super) fn compile(
     let most = options.bundles.unwrap_or(usual);
     Ok(Compiled {
         lists_per_rank: subject.lists_per_rank,
-        pods: compiler.simulated.div_ceil(network.per_node() * network.nodes_per_pod()),
+        turns: compiler.turns,
+        pods: compiler.pods(),
         programs,
         connections: compiler.connections,
         counters: compiler.counters,
@@ -125,10 +127,10 @@ pub(super) struct Compiler<'a> {
     pub(super) subject: &'a Subject<'a>,
     layout: &'a Layout,
     pub(super) network: &'a Network,
-    /// Ranks that are simulated; the others are found modulo this.
-    pub(super) simulated: usize,
-    /// How those stand for the others.
-    pub(super) turning: Turning,
+    /// Which ranks are simulated, and how they stand for the others.
+    pub(super) turns: Turns,
+    /// Where places of a node do: for each link of a pod, the one that stands for it.
+    standing: Option<Vec<LinkId>>,
     element_bytes: usize,
     /// Whether switches that can reduce do.
     in_network: bool,
@@ -147,19 +149,17 @@ pub(super) struct Compiler<'a> {
 }
 
 impl Compiler<'_> {
-    /// The same, in which first ranks stand for others so.
-    pub(super) fn turned(self, turning: Turning) -> Self {
-        Compiler { turning, ..self }
-    }
-
+    /// The programs of these lists of those ranks that are simulated.
     pub(super) fn lists(
         &mut self,
         lists: std::ops::Range<usize>,
     ) -> Result<Programs, SimulationError> {
         let mut programs = Programs::with_capacity(lists.len());
-        let (mut total, limit) = (0u64, limit(self.simulated));
+        let (mut total, limit) = (0u64, limit(self.turns.simulated()));
+        let of_each = self.subject.lists_per_rank;
         for list in lists.clone() {
-            programs.push(self.list(list, true)?);
+            let number = self.turns.rank(list / of_each) * of_each + list % of_each;
+            programs.push(self.list(number, true)?);
             total += programs[programs.len() - 1].0.len() as u64;
             if total > limit {
                 let instructions = total / programs.len() as u64 * lists.len() as u64;
@@ -335,10 +335,16 @@ impl Compiler<'_> {
         };
         let shared = switch_of(&accesses[first]);
         let switched: Vec<bool> = accesses.iter().map(|one| switch_of(one) == shared).collect();
-        let Operand::Window { peer, .. } = operands[first] else { return };
         if switched.iter().filter(|switched| **switched).count() < 2 {
             return;
         }
+        // Whichever peer is taken, the links between this rank and the switch are the same.
+        let peers =
+            operands.iter().zip(&switched).filter_map(|(operand, switched)| match operand {
+                Operand::Window { peer, .. } if *switched => Some(*peer),
+                _ => None,
+            });
+        let Some(peer) = peers.min_by_key(|peer| self.turns.pair(rank, *peer)) else { return };
         let own = match accesses[first].kind {
             AccessKind::Pull => self.way(rank, peer),
             _ => self.way(peer, rank),
@@ -352,7 +358,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// Length of an operand that has one of its own. Where one node stands for all, chunks are as
+    /// Length of an operand that has one of its own. Where few ranks stand for all, chunks are as
     /// long as the longest.
     fn length(&self, rank: usize, operand: Operand) -> Option<Length> {
         let (rank, buffer, chunk) = match operand {
@@ -372,10 +378,10 @@ impl Compiler<'_> {
                 return None;
             }
         };
-        let elements = if self.simulated < self.subject.collective.ranks {
-            self.longest[buffer as usize]
-        } else {
+        let elements = if self.turns.is_none() {
             self.layout.extent(rank, buffer, chunk).count
+        } else {
+            self.longest[buffer as usize]
         };
         Some(Length::Chunk(elements * self.element_bytes))
     }
@@ -390,16 +396,18 @@ impl Compiler<'_> {
         let of_each = self.subject.lists_per_rank;
         let peer = link.peer * of_each + usize::from(link.list);
         let (from, to) = if sends { (list, peer) } else { (peer, list) };
-        let (sender, distance) = self.pair(from, to, of_each);
-        if let Some(known) = self.numbers.get(&(sender, distance, link.lane)) {
+        let ranks = (from / of_each, to / of_each);
+        let (sender, receiver) = self.turns.pair(ranks.0, ranks.1);
+        let sender = (sender * of_each + from % of_each) as u32;
+        let key = (sender, (receiver * of_each + to % of_each) as u32, link.lane);
+        if let Some(known) = self.numbers.get(&key) {
             return *known;
         }
-        let ranks = (from / of_each, to / of_each);
         let (way, back) = (self.way(ranks.0, ranks.1), self.way(ranks.1, ranks.0));
         let number = self.connections.len() as u32;
         self.connections.push(Connection {
             from: sender,
-            to: (to % (self.simulated * of_each)) as u32,
+            to: (self.turns.home(ranks.1) * of_each + to % of_each) as u32,
             lane: link.lane,
             sent: 0,
             received: 0,
@@ -407,7 +415,7 @@ impl Compiler<'_> {
             back,
             counters: [u32::MAX; 3],
         });
-        self.numbers.insert((sender, distance, link.lane), number);
+        self.numbers.insert(key, number);
         number
     }
 
@@ -438,40 +446,41 @@ impl Compiler<'_> {
     }
 
     fn way(&mut self, from: usize, to: usize) -> u32 {
-        let pair = self.pair(from, to, 1);
+        let pair = self.turns.pair(from, to);
+        let pair = (pair.0 as u32, pair.1 as u32);
         if let Some(known) = self.ways_by_pair.get(&pair) {
             return *known;
         }
-        let links = self.links();
         let route = self.network.route(from, to);
         let number = self.ways.len() as u32;
         self.ways.push(Way {
-            links: route.links.iter().map(|link| link % links).collect(),
+            links: self.here(&route.links),
             latency: from_ns(route.latency_ns),
             posted: route.posted,
             switch: route.switch,
             switch_efficiency: route.switch_efficiency,
-            from_memory: self.network.memory(from) % links,
-            to_memory: self.network.memory(to) % links,
+            from_memory: self.link(self.network.memory(from)),
+            to_memory: self.link(self.network.memory(to)),
         });
         self.ways_by_pair.insert(pair, number);
         number
     }
 
-    /// Links of the pods that are simulated.
-    pub(super) fn links(&self) -> u32 {
-        let per_pod = self.network.per_node() * self.network.nodes_per_pod();
-        self.simulated.div_ceil(per_pod) as u32 * self.network.links_per_pod()
+    /// Pods whose links are simulated.
+    fn pods(&self) -> usize {
+        self.turns.firsts.div_ceil(self.network.per_node() * self.network.nodes_per_pod())
     }
 
-    /// Who of those that are simulated sends, and how far away the receiver is: of ranks, or of
-    /// lists.
-    fn pair(&self, from: usize, to: usize, lists_per_rank: usize) -> (u32, u32) {
-        let all = self.subject.collective.ranks * lists_per_rank;
-        let distance = match self.turning {
-            Turning::Add => (to + all - from) % all,
-            Turning::Xor => to ^ from,
-        };
-        ((from % (self.simulated * lists_per_rank)) as u32, distance as u32)
+    /// The simulated links that stand for these.
+    pub(super) fn here(&self, links: &[LinkId]) -> Vec<LinkId> {
+        links.iter().map(|link| self.link(*link)).collect()
+    }
+
+    /// The simulated link that stands for this one.
+    pub(super) fn link(&self, link: LinkId) -> LinkId {
+        let per_pod = self.network.links_per_pod();
+        let link = link % (self.pods() as u32 * per_pod);
+        let at = link % per_pod;
+        link - at + self.standing.as_ref().map_or(at, |standing| standing[at as usize])
     }
 }

@@ -1,113 +1,261 @@
 //! Large worlds: as few ranks as stand for all.
 
-use super::compile::{Compiler, LIMIT};
+use super::compile::{Compiler, LIMIT, VERY_MANY};
 use super::program::{Access, Programs, Step};
 use super::subject::Subject;
-use super::{Fold, Options, RANK_BY_RANK, Statement};
+use super::turns::Turns;
+use super::{Fold, Options, RANK_BY_RANK, SimulationError, Statement};
 use crate::schedule::Turning;
-use crate::topology::Network;
+use crate::topology::{LinkId, Network, Turn};
 
 /// Only as many ranks as stand for all; why not, if they do not; nothing if that is not wanted.
 pub(super) fn folded<'a>(
     subject: &'a Subject<'a>,
     network: &'a Network,
     options: &Options,
-    new: &impl Fn(usize) -> Compiler<'a>,
+    new: &impl Fn(Turns, Option<Vec<LinkId>>) -> Compiler<'a>,
 ) -> Option<Result<(Statement, Compiler<'a>, Programs), String>> {
     let ranks = subject.collective.ranks;
-    let per_pod = network.per_node() * network.nodes_per_pod();
     let wanted = match options.fold {
         Fold::Never => false,
-        Fold::Always => true,
+        Fold::Always | Fold::Inside => true,
         Fold::Auto => ranks > RANK_BY_RANK,
     };
     if !wanted {
         return None;
     }
-    if subject.lists_per_rank > 1 {
-        return Some(Err("ranks with several lists are not compared".to_owned()));
-    }
-    let what = if network.nodes_per_pod() == 1 { "nodes" } else { "pods" };
-    if !ranks.is_multiple_of(per_pod) || ranks == per_pod {
-        return Some(Err(format!("{ranks} ranks are not several full {what} of {per_pod}")));
-    }
-    if let Some((simulated, turning)) = subject.firsts(per_pod) {
-        let mut compiler = new(simulated).turned(turning);
-        let programs = match compiler.lists(0..simulated) {
-            Ok(programs) => programs,
-            Err(error) => return Some(Err(error.to_string())),
-        };
-        let period = subject.period.or(subject.cube).unwrap_or(simulated);
-        let how = match turning {
-            Turning::Add => "turn by",
-            Turning::Xor => "be a hypercube of",
-        };
-        let why = format!(
-            "the algorithm is made to {how} {period} rank(s), and equal {what} turn by {per_pod}"
-        );
-        let statement = Statement::Folded { ranks: simulated, why };
-        return Some(Ok((statement, compiler, programs)));
-    }
-    let (compared, turning) = subject.alike.get_or_init(|| (per_pod, alike(ranks, per_pod, new)));
-    let turning = match (turning, *compared == per_pod) {
-        (found, true) => found.clone(),
-        (_, false) => alike(ranks, per_pod, new),
+    let ways = match Alike::of(subject, network) {
+        Ok(ways) => ways,
+        Err(why) => return Some(Err(why)),
     };
-    Some(turning.and_then(|turning| {
-        let mut compiler = new(per_pod).turned(turning);
-        let programs = compiler.lists(0..per_pod).map_err(|error| error.to_string())?;
-        let why = format!("the programs of all {ranks} ranks were compared");
-        Ok((Statement::Folded { ranks: per_pod, why }, compiler, programs))
+    let new = |turns: Turns| new(turns, ways.turn.as_ref().map(|turn| turn.links.clone()));
+    let found = || ways.found(options.fold == Fold::Inside, &new);
+    let shape = ways.shape(options.fold);
+    let (found_for, known) = subject.alike.get_or_init(|| (shape, found()));
+    let found = if *found_for == shape { known.clone() } else { found() };
+    Some(found.and_then(|(turns, why)| {
+        let mut compiler = new(turns);
+        let programs = compiler.lists(0..turns.simulated()).map_err(|error| error.to_string())?;
+        Ok((Statement::Folded { ranks: turns.simulated(), why }, compiler, programs))
     }))
 }
 
-/// How the first pod's ranks stand for all: every other rank's program is the same, relative to its
-/// own rank. In rings a distance is added to ranks, in hypercubes their bits are turned over.
-fn alike<'a>(
-    ranks: usize,
+/// What decides who is alike besides the programs: ranks of a pod, and of a node, places that stand
+/// for the others, and what is asked for.
+pub(super) type Shape = (usize, usize, usize, Fold);
+
+/// Turns under which ranks are alike, and how that is known; or why there are none.
+pub(super) type Found = Result<(Turns, String), String>;
+
+/// How the ranks of a call may be alike on a network.
+pub(super) struct Alike<'a> {
+    subject: &'a Subject<'a>,
+    network: &'a Network,
     per_pod: usize,
-    new: &impl Fn(usize) -> Compiler<'a>,
-) -> Result<Turning, String> {
-    let of_two = ranks.is_power_of_two() && per_pod.is_power_of_two();
-    let added = compared(ranks, new(per_pod));
-    match added {
-        Err(_) if of_two => {
-            let turned = compared(ranks, new(per_pod).turned(Turning::Xor));
-            turned.or(added)
+    /// How places turn into each other.
+    turn: Option<Turn>,
+}
+
+impl<'a> Alike<'a> {
+    /// Why they cannot be, where that is known at once.
+    pub(super) fn of(subject: &'a Subject<'a>, network: &'a Network) -> Result<Self, String> {
+        let ranks = subject.collective.ranks;
+        let per_pod = network.per_node() * network.nodes_per_pod();
+        if subject.lists_per_rank > 1 {
+            return Err("ranks with several lists are not compared".to_owned());
         }
-        _ => added,
+        let one = Alike { subject, network, per_pod, turn: network.turn() };
+        if !one.has_pods() && one.turn.is_none() {
+            let what = one.pods();
+            return Err(format!("{ranks} ranks are not several full {what} of {per_pod}"));
+        }
+        Ok(one)
+    }
+
+    /// The group of turns that is known without comparing programs, and taken.
+    pub(super) fn known(&self) -> Result<Turns, SimulationError> {
+        let none = self.none();
+        let nodes = self.nodes();
+        self.and_inside(nodes.map_or(none, |(firsts, turning)| none.of_nodes(firsts, turning)))
+    }
+
+    /// The same with turns inside of nodes, where it would be too coarse or too much without.
+    fn and_inside(&self, turns: Turns) -> Result<Turns, SimulationError> {
+        let Some(places) = self.places() else { return Ok(turns) };
+        let is_coarse = turns.simulated() > VERY_MANY || self.subject.instructions(turns)? > LIMIT;
+        Ok(if is_coarse { turns.of_places(places) } else { turns })
+    }
+
+    /// The largest group of turns under which ranks are found to be alike.
+    fn found(&self, inside: bool, new: &impl Fn(Turns) -> Compiler<'a>) -> Found {
+        let mut why_not = None;
+        for turns in self.candidates(inside) {
+            let compared = self.compared(turns);
+            match compare(compared, turns, new(turns)) {
+                Ok(()) if inside => return Ok((turns, self.why(turns, compared))),
+                Ok(()) => {
+                    let turns = self.and_inside(turns).map_err(|error| error.to_string())?;
+                    return Ok((turns, self.why(turns, compared)));
+                }
+                Err(why) => why_not = why_not.or(Some(why)),
+            }
+        }
+        let turns = self.and_inside(self.none()).map_err(|error| error.to_string())?;
+        if turns.is_none() {
+            return Err(why_not.unwrap_or_else(|| "places of a node are not alike".to_owned()));
+        }
+        Ok((turns, self.why(turns, 0)))
+    }
+
+    /// Groups of turns under which ranks may be alike, the largest first.
+    fn candidates(&self, inside: bool) -> Vec<Turns> {
+        let none = self.none();
+        let by = |turning| none.of_nodes(self.per_pod, turning);
+        let of_two = none.ranks.is_power_of_two() && self.per_pod.is_power_of_two();
+        let of_nodes = match self.nodes() {
+            Some((firsts, turning)) => vec![none.of_nodes(firsts, turning)],
+            None if !self.has_pods() => vec![none],
+            None if of_two => vec![by(Turning::Add), by(Turning::Xor), none],
+            None => vec![by(Turning::Add), none],
+        };
+        let turn = self.turn.as_ref().filter(|_| inside);
+        let both = of_nodes.into_iter().flat_map(|turns| {
+            turn.map(|turn| turns.of_places(turn.places)).into_iter().chain([turns])
+        });
+        both.filter(|turns| !turns.is_none()).collect()
+    }
+
+    /// Of how many first ranks the programs must be compared: of none where it is known how all are
+    /// made, and of those that stand for other nodes where it is of nodes alone.
+    fn compared(&self, turns: Turns) -> usize {
+        if turns.turns_nodes() && self.nodes().is_none() {
+            turns.ranks
+        } else if turns.turns_places() && self.places().is_none() {
+            turns.firsts
+        } else {
+            0
+        }
+    }
+
+    fn why(&self, turns: Turns, compared: usize) -> String {
+        let Alike { subject, network, per_pod, .. } = self;
+        if compared == subject.collective.ranks {
+            return format!("the programs of all {compared} ranks were compared");
+        }
+        let mut why = Vec::new();
+        if turns.turns_nodes() {
+            let period = subject.period.or(subject.cube).unwrap_or(turns.firsts);
+            let how = match turns.turning {
+                Turning::Add => "turn by",
+                Turning::Xor => "be a hypercube of",
+            };
+            why.push(format!(
+                "the algorithm is made to {how} {period} rank(s), and equal {} turn by {per_pod}",
+                self.pods()
+            ));
+        }
+        if turns.turns_places() {
+            let (all, by) = (network.per_node(), turns.places);
+            why.push(match compared {
+                0 => format!("the {all} ranks of a node are made to turn by {by} inside of it"),
+                _ => format!("the programs of {compared} ranks were compared"),
+            });
+        }
+        why.join(", and ")
+    }
+
+    fn none(&self) -> Turns {
+        Turns::none(self.subject.collective.ranks, self.network.per_node())
+    }
+
+    /// How pods turn by how the algorithm is made, where that tells.
+    fn nodes(&self) -> Option<(usize, Turning)> {
+        self.subject.firsts(self.per_pod).filter(|_| self.has_pods())
+    }
+
+    /// The same of places.
+    fn places(&self) -> Option<usize> {
+        let is_made_so = self.subject.inside == Some(self.network.per_node());
+        self.turn.as_ref().filter(|_| is_made_so).map(|turn| turn.places)
+    }
+
+    /// Whether there are several, all of them full.
+    fn has_pods(&self) -> bool {
+        let (ranks, per_pod) = (self.subject.collective.ranks, self.per_pod);
+        ranks.is_multiple_of(per_pod) && ranks > per_pod
+    }
+
+    fn pods(&self) -> &'static str {
+        if self.network.nodes_per_pod() == 1 { "nodes" } else { "pods" }
+    }
+
+    fn shape(&self, fold: Fold) -> Shape {
+        let places = self.turn.as_ref().map_or(0, |turn| turn.places);
+        (self.per_pod, self.network.per_node(), places, fold)
     }
 }
 
-fn compared(ranks: usize, mut compiler: Compiler<'_>) -> Result<Turning, String> {
-    let simulated = compiler.simulated;
-    let programs = compiler.lists(0..simulated).map_err(|error| error.to_string())?;
-    let programs: Programs = programs.into_iter().map(in_any_order).collect();
-    let first: u64 = programs.iter().map(|(steps, _)| steps.len() as u64).sum();
-    let all = first.saturating_mul((ranks / simulated) as u64);
+/// Whether each of so many ranks has the program of the one that stands for it, relative to its own
+/// rank.
+fn compare(ranks: usize, turns: Turns, mut compiler: Compiler<'_>) -> Result<(), String> {
+    if ranks == 0 {
+        return Ok(());
+    }
+    let mut program = |rank: usize| match compiler.list(rank, false) {
+        Ok(program) => Ok(in_any_order(program, turns.turns_places())),
+        Err(error) => Err(error.to_string()),
+    };
+    let all = program(0)?.0.len() as u64 * ranks as u64;
     if all > LIMIT {
         return Err(format!(
             "about {all} instructions would have to be compared, more than {LIMIT}"
         ));
     }
+    let mut firsts = vec![None; turns.simulated()];
     // Most that are unlike are so at an end.
-    for rank in [simulated, ranks - 1].into_iter().chain(simulated + 1..ranks - 1) {
-        let program = compiler.list(rank, false).map_err(|error| error.to_string())?;
-        if in_any_order(program) != programs[rank % simulated] {
-            let first = rank % simulated;
+    for rank in [ranks - 1].into_iter().chain(0..ranks - 1) {
+        let first = turns.home(rank);
+        if first == rank {
+            continue;
+        }
+        let expected = match &mut firsts[turns.number(rank)] {
+            Some(known) => known,
+            unknown => unknown.insert(program(first)?),
+        };
+        if program(rank)? != *expected {
             return Err(format!("rank {rank} does not do what rank {first} does, turned"));
         }
     }
-    Ok(compiler.turning)
+    match compiler.rails.all.iter().all(|rail| turns.turns(rail.rail)) {
+        true => Ok(()),
+        false => Err("switches between nodes reduce what is not of one rail".to_owned()),
+    }
 }
 
-/// It takes as long whichever source is named first.
-fn in_any_order((steps, mut accesses): (Vec<Step>, Vec<Access>)) -> (Vec<Step>, Vec<Access>) {
+/// It takes as long whichever source is named first, or whichever of those that a switch reaches.
+/// Places of a node also wait for each other, and signal, in different orders: that is worth an
+/// instruction.
+fn in_any_order(
+    (mut steps, mut accesses): (Vec<Step>, Vec<Access>),
+    inside: bool,
+) -> (Vec<Step>, Vec<Access>) {
+    let key = |one: &Access| (one.kind, one.way, one.counter, one.message);
     for step in &steps {
-        if let Step::Move { first, sources, .. } = *step {
-            let sources = &mut accesses[first as usize..][..usize::from(sources)];
-            sources.sort_unstable_by_key(|one| (one.kind, one.way, one.counter, one.message));
+        if let Step::Move { first, sources, destinations, .. } = *step {
+            let of_step = &mut accesses[first as usize..][..usize::from(sources + destinations)];
+            let (sources, destinations) = of_step.split_at_mut(usize::from(sources));
+            sources.sort_unstable_by_key(key);
+            if destinations.iter().all(|one| one.switched) {
+                destinations.sort_unstable_by_key(key);
+            }
         }
+    }
+    let kind = std::mem::discriminant::<Step>;
+    for run in steps.chunk_by_mut(|a, b| inside && kind(a) == kind(b)) {
+        run.sort_by_key(|step| match *step {
+            Step::Wait { counter, value } | Step::Signal { counter, value } => (counter, value),
+            Step::Move { .. } => (0, 0),
+        });
     }
     (steps, accesses)
 }

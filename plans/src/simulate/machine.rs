@@ -92,9 +92,8 @@ impl<'a> Machine<'a> {
         noise: Option<Noise>,
     ) -> Machine<'a> {
         let (lists, bundles) = (compiled.programs.len(), compiled.bundles.len());
-        let rank_of = |list: usize| list / compiled.lists_per_rank;
         let devices: Vec<&DeviceKind> =
-            (0..lists).map(|list| network.device(rank_of(list))).collect();
+            (0..lists).map(|list| network.device(compiled.rank(list))).collect();
         let process = |at: usize| {
             let list = at / bundles;
             Process {
@@ -120,7 +119,7 @@ impl<'a> Machine<'a> {
             |of: Counter| Raised { of, first: NO_SIGNAL, later: Queue::EMPTY, waiter: NOBODY };
         Machine {
             servers: Servers::new(network, compiled.pods),
-            memories: (0..lists).map(|list| network.memory(rank_of(list))).collect(),
+            memories: (0..lists).map(|list| network.memory(compiled.rank(list))).collect(),
             counters: (0..bundles).flat_map(|_| &compiled.counters).map(|of| raised(*of)).collect(),
             signals: Signals::default(),
             gathered: (0..bundles).flat_map(|_| &compiled.rails).map(Gathered::new).collect(),
@@ -367,7 +366,8 @@ impl<'a> Machine<'a> {
                 Awaited::Counter { flag, value, reached }
             }
         };
-        let (rank, list) = (process.list as usize / of_each, process.list as usize % of_each);
+        let list = process.list as usize;
+        let (rank, list) = (self.compiled.rank(list), list % of_each);
         let step = self.compiled.first_step(process.list as usize) + step;
         Some(Stuck { rank, list, step, peer, peer_list, awaited })
     }

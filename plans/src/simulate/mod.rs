@@ -27,8 +27,9 @@
 //!
 //! # Large worlds, long messages
 //!
-//! Where ranks are alike under a rotation of the nodes, one node stands for all
-//! ([`Statement::Folded`] says why they are alike); otherwise all ranks are simulated one by one.
+//! Where ranks are alike under a turn of the nodes, one node stands for all; where they are under a
+//! turn inside of all nodes, and there would still be very many, one rank stands for its node
+//! ([`Statement::Folded`] says why they are alike). Otherwise all ranks are simulated one by one.
 //! Where a message takes many rounds, they are simulated until the time of a round no longer
 //! changes, and the rest is extrapolated ([`Prediction::simulated_rounds`]).
 
@@ -53,6 +54,7 @@ mod subject;
 mod tests;
 mod trace;
 mod transfer;
+mod turns;
 
 pub use band::{BANDS, Band, Class, LONG_BYTES, MOST_RANKS, SHORT_BYTES, Whose};
 pub use error::SimulationError;
@@ -95,15 +97,17 @@ pub struct Options {
     pub noise: Option<Noise>,
 }
 
-/// Whether one node stands for all.
+/// Whether few ranks stand for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fold {
     /// From more than 1,024 ranks on, where it can.
     Auto,
     /// Never.
     Never,
-    /// Wherever it can.
+    /// Wherever one node can stand for others.
     Always,
+    /// Also wherever one rank can stand for others of its node.
+    Inside,
 }
 
 /// Up to so many ranks are simulated one by one unless asked otherwise.
@@ -137,7 +141,7 @@ pub enum Statement {
         /// Why not.
         why: String,
     },
-    /// These first ranks stand for all.
+    /// So many ranks stand for all.
     Folded {
         /// How many.
         ranks: usize,

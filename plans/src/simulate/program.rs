@@ -3,6 +3,7 @@
 use super::Statement;
 use super::bundle::{Bundle, Rounds};
 use super::servers::Time;
+use super::turns::Turns;
 use crate::schedule::{Lane, Rail, SEGMENTS};
 use crate::topology::LinkId;
 use oxccl_format::{LL_HEADER_BYTES, LL128_DATA_BYTES, LL128_LINE_BYTES};
@@ -173,7 +174,8 @@ pub(super) struct Counter {
     pub(super) latency: Time,
 }
 
-/// One direction between two lists on one lane. Where ranks have one, its number is the rank's.
+/// One direction between two lists on one lane, of ranks that are simulated. Where ranks have one,
+/// its number is the rank's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Connection {
     pub(super) from: u32,
@@ -204,6 +206,11 @@ pub(super) struct OnRail {
 }
 
 impl Compiled {
+    /// The rank that has a list.
+    pub(super) fn rank(&self, list: usize) -> usize {
+        self.turns.rank(list / self.lists_per_rank)
+    }
+
     /// The number of a list's first step among those of its rank.
     pub(super) fn first_step(&self, list: usize) -> usize {
         let before = list / self.lists_per_rank * self.lists_per_rank..list;
@@ -218,6 +225,8 @@ pub(super) type Programs = Vec<(Vec<Step>, Vec<Access>)>;
 #[derive(Debug)]
 pub(super) struct Compiled {
     pub(super) lists_per_rank: usize,
+    /// Which ranks are simulated.
+    pub(super) turns: Turns,
     pub(super) programs: Programs,
     pub(super) connections: Vec<Connection>,
     pub(super) counters: Vec<Counter>,

@@ -10,7 +10,6 @@ use super::servers::{Time, from_ns};
 use super::signals::Signal;
 use crate::hash::Map;
 use crate::schedule::{Lane, Operand, Rail, SEGMENTS};
-use crate::topology::LinkId;
 use crate::verify::{Awaited, Stuck};
 use std::collections::VecDeque;
 
@@ -26,18 +25,17 @@ impl Compiler<'_> {
     /// A rank's connection with the switches of its rail, and the rail's number; none where they do
     /// not reduce. Where first ranks stand for all, those of several rails may stand for one.
     pub(super) fn on_rail(&mut self, rank: usize, rail: Rail) -> Option<(u32, u32)> {
-        let rank = rank % self.simulated;
+        let rank = self.turns.home(rank);
         if let Some(known) = self.rails.known.get(&(rank, rail)) {
             return Some(*known);
         }
-        let (apart, links) = (greatest_common_divisor(rail.0, self.simulated), self.links());
-        let (place, memory) = (rank % apart, self.network.memory(rank) % links);
+        let apart = greatest_common_divisor(rail.0, self.turns.firsts);
+        let (place, memory) = (rank % apart, self.link(self.network.memory(rank)));
         let ranks = rail.members(rank, self.subject.collective.ranks);
         let reduction = self.network.reduction(rank, ranks)?;
-        let here = |of: &[LinkId]| of.iter().map(|link| link % links).collect::<Vec<LinkId>>();
         let (back, at) = (self.ways.len() as u32, self.connections.len() as u32);
         self.ways.extend([&reduction.up, &reduction.down].map(|of| Way {
-            links: here(of),
+            links: self.here(of),
             latency: from_ns(reduction.latency_ns),
             posted: true,
             switch: None,
@@ -57,10 +55,10 @@ impl Compiler<'_> {
         });
         let is_it = |one: &OnRail| (one.rail, one.place) == (rail, place);
         let number = self.rails.all.iter().position(is_it).unwrap_or_else(|| {
-            let mut between = here(&reduction.between);
+            let mut between = self.here(&reduction.between);
             between.sort_unstable();
             between.dedup();
-            let (members, connections) = (self.simulated / apart, Vec::new());
+            let (members, connections) = (self.turns.firsts / apart, Vec::new());
             self.rails.all.push(OnRail { rail, place, apart, members, connections, between });
             self.rails.all.len() - 1
         });
@@ -145,7 +143,7 @@ impl Machine<'_> {
         let missing = gathered.given.iter().position(|given| *given <= gathered.complete);
         let peer = on_rail.place + missing.unwrap_or(0) * on_rail.apart;
         let operand = Operand::Reduced { rail: on_rail.rail, message: reduced.message() };
-        let (rank, step) = (process.list as usize, process.step as usize);
+        let (rank, step) = (self.compiled.turns.rank(process.list as usize), process.step as usize);
         let awaited = Awaited::Message(operand);
         Stuck { rank, list: 0, step, peer, peer_list: 0, awaited }
     }

@@ -2,7 +2,8 @@
 //! one by one.
 
 use super::compile::limit;
-use super::fold::simulated;
+use super::fold::{Alike, Found, Shape, simulated};
+use super::turns::Turns;
 use super::{Fold, RANK_BY_RANK, SimulationError};
 use crate::algorithms::Entry;
 use crate::collective::{Collective, Order};
@@ -26,8 +27,10 @@ pub struct Subject<'a> {
     pub(super) period: Option<usize>,
     /// The same of hypercubes ([`Entry::cube`]).
     pub(super) cube: Option<usize>,
-    /// What was found when so many first ranks were compared with all others: sizes do not matter.
-    pub(super) alike: OnceLock<(usize, Result<Turning, String>)>,
+    /// The same of ranks inside of nodes of so many ([`Entry::inside`]).
+    pub(super) inside: Option<usize>,
+    /// Who was found to be alike on networks of a shape: sizes do not matter.
+    pub(super) alike: OnceLock<(Shape, Found)>,
 }
 
 #[derive(Clone, Debug)]
@@ -52,6 +55,7 @@ impl<'a> Subject<'a> {
             needed_channels,
             period: None,
             cube: None,
+            inside: None,
             alike: OnceLock::new(),
         })
     }
@@ -71,6 +75,7 @@ impl<'a> Subject<'a> {
         let first = entry.schedule_of_ranks(collective, placement, order, slots, 0..1)?;
         let period = entry.period(collective, placement, order, slots)?;
         let cube = entry.cube(collective.ranks, placement);
+        let inside = entry.inside(placement);
         let source = Source::Entry { entry, placement, order, slots };
         let (input, output, alike) = (first.input, first.output, OnceLock::new());
         Ok(Subject {
@@ -82,6 +87,7 @@ impl<'a> Subject<'a> {
             needed_channels: 1,
             period,
             cube,
+            inside,
             alike,
         })
     }
@@ -91,19 +97,15 @@ impl<'a> Subject<'a> {
     /// # Errors
     /// A schedule with too many instructions whose ranks are not alike.
     pub fn check_size(&self, network: &Network, fold: Fold) -> Result<(), SimulationError> {
-        let (ranks, per_pod) =
-            (self.collective.ranks, network.per_node() * network.nodes_per_pod());
-        let firsts = self.firsts(per_pod).filter(|_| fold != Fold::Never);
+        let none = Turns::none(self.collective.ranks, network.per_node());
         // Where that does not tell who is alike, all are made one by one to be compared.
-        let Some((firsts, _)) = firsts else { return self.refuse_too_large(limit(ranks)) };
-        let (expected, limit) = (self.list(0)?.len() as u64 * firsts as u64, limit(firsts));
-        match expected > limit && ranks > RANK_BY_RANK {
-            true => Err(SimulationError::too_large(expected, limit)),
-            false => Ok(()),
-        }
+        self.refuse_too_large(match Alike::of(self, network) {
+            Ok(alike) if fold != Fold::Never => alike.known()?,
+            _ => none,
+        })
     }
 
-    /// How many first ranks stand for all by how the algorithm is made, and how they are turned;
+    /// How many first ranks stand for those of other nodes by how the algorithm is made, and how they are turned;
     /// `None` where that does not tell.
     pub(super) fn firsts(&self, per_pod: usize) -> Option<(usize, Turning)> {
         let ranks = self.collective.ranks;
@@ -114,21 +116,27 @@ impl<'a> Subject<'a> {
         added.or(turned.map(|firsts| (firsts, Turning::Xor)))
     }
 
-    /// Refuses more instructions, of which a few ranks from all over give the number.
-    pub(super) fn refuse_too_large(&self, limit: u64) -> Result<(), SimulationError> {
-        let ranks = self.collective.ranks;
-        if ranks <= RANK_BY_RANK {
+    /// Refuses more instructions than are held at once.
+    pub(super) fn refuse_too_large(&self, turns: Turns) -> Result<(), SimulationError> {
+        if self.collective.ranks <= RANK_BY_RANK {
             return Ok(());
         }
-        let sample = [0, ranks / 3, ranks / 2, ranks - 1];
+        let (expected, limit) = (self.instructions(turns)?, limit(turns.simulated()));
+        if expected > limit { Err(SimulationError::too_large(expected, limit)) } else { Ok(()) }
+    }
+
+    /// About how many instructions are simulated: a few ranks from all over give the number.
+    pub(super) fn instructions(&self, turns: Turns) -> Result<u64, SimulationError> {
+        let ranks = self.collective.ranks;
+        let all = [0, ranks / 3, ranks / 2, ranks - 1];
+        let sample = if turns.turns_nodes() { &all[..1] } else { &all };
         let mut total = 0;
         for rank in sample {
             for list in rank * self.lists_per_rank..(rank + 1) * self.lists_per_rank {
                 total += self.list(list)?.len() as u64;
             }
         }
-        let expected = total * ranks as u64 / sample.len() as u64;
-        if expected > limit { Err(SimulationError::too_large(expected, limit)) } else { Ok(()) }
+        Ok(total * turns.simulated() as u64 / sample.len() as u64)
     }
 
     /// All of it.

@@ -197,7 +197,7 @@ impl Recorder {
             let (list, bundle, round, step) = recorded.place;
             let (list, of_each) = (list as usize, compiled.lists_per_rank);
             Event {
-                rank: list / of_each,
+                rank: compiled.rank(list),
                 channel: compiled.bundles[bundle as usize].channel * of_each + list % of_each,
                 round: u64::from(round),
                 step: firsts[list] + step as usize,

@@ -22,7 +22,7 @@ mod tests;
 pub use draft::Draft;
 pub use error::TopologyError;
 pub use matrix::{Matrix, Relation};
-pub use network::{LinkId, LinkView, Network, Reduction, Route};
+pub use network::{LinkId, LinkView, Network, Reduction, Route, Turn};
 pub use placement::Placement;
 use preset::reduce_efficiency;
 pub use preset::{PRESETS, preset};

@@ -92,6 +92,68 @@ fn ways_between_nodes_use_the_nearest_adapter() {
     assert!(network.route(3, 12).posted && !network.route(3, 4).posted);
 }
 
+/// How many places of a node stand for all of it.
+#[test]
+fn places_turn_where_devices_and_all_of_their_ways_are_equal() {
+    let places = |topology: &Topology, per_node: usize| {
+        let ranks = topology.nodes * per_node;
+        let network = Network::new(topology, ranks, Some(per_node)).unwrap();
+        network.turn().map(|turn| turn.places)
+    };
+    for (name, per_node, expected) in [
+        ("dgx-h100", 8, Some(1)),
+        ("dgx-h100 x 2", 8, Some(1)),
+        ("dgx-h100 x 2", 3, Some(1)),
+        ("gb200-nvl72 x 2", 72, Some(1)),
+        ("mi300x x 2", 8, Some(1)),
+        ("host", 64, Some(1)),
+        // Its sockets turn into each other. Two GPUs share a switch, and four an adapter.
+        ("pcie-box", 8, Some(4)),
+        ("pcie-box x 2", 8, Some(4)),
+        ("mi300x x 2", 6, Some(1)),
+        // Half of it has two switches, and an adapter behind one of them.
+        ("pcie-box", 4, Some(2)),
+        ("pcie-box x 2", 4, None),
+        ("ethernet-pair", 1, None),
+    ] {
+        assert_eq!(places(&preset(name).unwrap(), per_node), expected, "{name} {per_node}");
+    }
+    let mut uneven = preset("dgx-h100").unwrap();
+    let gpu = uneven.parts.iter_mut().find(|part| part.name == "gpu5").unwrap();
+    gpu.kind = Some("other".into());
+    let other = DeviceKind { launch_ns: 1.0, ..uneven.devices["gpu"].clone() };
+    uneven.devices.insert("other".into(), other);
+    assert_eq!(places(&uneven, 8), None);
+    // A node that is not full has no turn.
+    assert_eq!(Network::new(&preset("dgx-h100 x 2").unwrap(), 12, None).unwrap().turn(), None);
+}
+
+/// A way turned is the way of those who are turned, link by link.
+#[test]
+fn links_stand_for_those_that_they_become() {
+    let spine = |uplinks| Spine { link: "ib".into(), nodes_per_leaf: 2, uplinks, rails: true };
+    let mut with_spine = preset("dgx-h100 x 4").unwrap();
+    with_spine.fabric.as_mut().unwrap().spine = Some(spine(3));
+    for topology in [with_spine, preset("pcie-box x 2").unwrap(), preset("mi300x x 3").unwrap()] {
+        let ranks = topology.nodes * 8;
+        let network = Network::new(&topology, ranks, None).unwrap();
+        let turn = network.turn().unwrap();
+        let per_pod = network.links_per_pod();
+        let stands = |links: &[LinkId]| -> Vec<LinkId> {
+            let one = |link: &LinkId| link - link % per_pod + turn.links[(link % per_pod) as usize];
+            links.iter().map(one).collect()
+        };
+        let turned = |rank: usize| rank / 8 * 8 + (rank % 8 + turn.places) % 8;
+        for (from, to) in (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to))) {
+            let [a, b] = [[from, to], [turned(from), turned(to)]].map(|[a, b]| network.route(a, b));
+            assert_eq!(stands(&a.links), stands(&b.links), "{from} {to}");
+            assert_eq!((a.latency_ns, a.posted), (b.latency_ns, b.posted));
+            let [a, b] = [from, turned(from)].map(|rank| stands(&[network.memory(rank)]));
+            assert_eq!(a, b);
+        }
+    }
+}
+
 #[test]
 fn ranks_that_do_not_fit_are_an_error() {
     let error = Network::new(&preset("dgx-h100").unwrap(), 9, None).unwrap_err().to_string();

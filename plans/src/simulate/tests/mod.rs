@@ -2,6 +2,7 @@
 
 mod bounds;
 mod chance;
+mod inside;
 mod links;
 mod lowering;
 mod published;

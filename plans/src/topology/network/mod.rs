@@ -7,10 +7,13 @@
 //! are alike, so a link's number modulo [`Network::links_per_pod`] says which it is, and a rotation
 //! of the pods is a rotation of the numbers.
 
+mod turn;
+
 use super::graph::{Graph, WayOut};
 use super::{DeviceKind, Fabric, NcclCosts, ProtocolCosts, Role, Topology, TopologyError};
 use crate::random::Random;
 use std::collections::BTreeMap;
+pub use turn::Turn;
 
 /// A directed link's number.
 pub type LinkId = u32;
