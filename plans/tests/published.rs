@@ -155,21 +155,22 @@ fn bands(points: &[(Class, f64)]) -> Vec<Band> {
     BANDS.into_iter().map(band).collect()
 }
 
-fn class(run: &Run, network: &Network, bytes: u64) -> Class {
+fn class(run: &Run, network: &Network, bytes: u64) -> Option<Class> {
     let whose = match run.like {
         Like::Nccl => Whose::Nccl,
         Like::PeerKernels => Whose::Own,
     };
-    Class::of(whose, network, bytes).unwrap()
+    Class::of(whose, network, bytes)
 }
 
-/// Rows of one role, by class.
+/// Rows of one role, by class. Of what has none nothing is said.
 fn points(role: Role) -> Vec<(Class, f64)> {
     let mut all = Vec::new();
     for run in runs().iter().filter(|run| run.role == role) {
         let network = network(run, &preset(&run.machine).unwrap());
         for point in predict(run, &network) {
-            all.push((class(run, &network, point.bytes), point.ratio()));
+            let class = class(run, &network, point.bytes);
+            all.extend(class.map(|class| (class, point.ratio())));
         }
     }
     all
@@ -180,6 +181,30 @@ fn points(role: Role) -> Vec<(Class, f64)> {
 fn bands_are_those_of_measurements_that_nothing_was_fitted_on() {
     let found = bands(&points(Role::HeldOut));
     assert_eq!(found, BANDS, "as they are now");
+}
+
+/// Where each GPU has a link to each other, no kernels over peers' memory were measured, and of
+/// calls over several nodes the long ones.
+#[test]
+fn meshes_have_classes_of_what_was_measured_on_them() {
+    let network = |name: &str, per_node: usize| {
+        let topology = preset(name).unwrap();
+        Network::new(&topology, topology.nodes * per_node, Some(per_node)).unwrap()
+    };
+    let (short, middle, long) = (1 << 10, 1 << 20, 1 << 30);
+    let one = network("mi300x", 8);
+    assert!(one.is_meshed());
+    assert_eq!(Class::of(Whose::Own, &one, short), None);
+    assert_eq!(Class::of(Whose::Nccl, &one, short), Some(Class::Short));
+    assert_eq!(Class::of(Whose::Own, &one, middle), Some(Class::Middle));
+    let two = network("mi300x x 2", 8);
+    assert_eq!([short, middle].map(|bytes| Class::of(Whose::Nccl, &two, bytes)), [None; 2]);
+    assert_eq!(Class::of(Whose::Nccl, &two, long), Some(Class::LongAcross));
+    for per_node in [1, 2, 8] {
+        let switched = network("dgx-h100 x 2", per_node);
+        assert!(!switched.is_meshed());
+        assert_eq!(Class::of(Whose::Nccl, &switched, short), Some(Class::ShortAcross));
+    }
 }
 
 /// Beyond the largest world nothing is said.
@@ -207,12 +232,14 @@ fn what_is_held_out_was_not_fitted_on() {
 }
 
 /// All rows beside what is predicted of them, and what they come to: the tables of
-/// docs/simulator.md.
+/// docs/simulator.md. `MACHINE` asks for one machine's.
 #[test]
 #[ignore = "prints tables for people"]
 fn tables() {
     let mut off: BTreeMap<(Role, Class, String), Vec<f64>> = BTreeMap::new();
-    for run in runs() {
+    let only = std::env::var("MACHINE").ok();
+    let runs = runs().into_iter();
+    for run in runs.filter(|run| only.as_ref().is_none_or(|only| *only == run.machine)) {
         println!(
             "{:?} {} x {}, {} ranks, {} {} {}",
             run.role,
@@ -233,7 +260,7 @@ fn tables() {
                 "  {bytes:>11} {:>10.1} {:>10.1} {ratio:>6.2} {}",
                 point.measured_us, point.predicted_us, point.how
             );
-            let class = class(&run, &network, bytes);
+            let Some(class) = class(&run, &network, bytes) else { continue };
             for machine in ["all", &run.machine] {
                 off.entry((run.role, class, machine.to_owned())).or_default().push(ratio);
             }

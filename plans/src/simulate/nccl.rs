@@ -239,6 +239,16 @@ fn algorithms(kind: Kind, network: &Network) -> Vec<(NcclAlgorithm, Vec<Algorith
         Kind::Barrier => Vec::new(),
         _ => vec![(P2p, vec![Algorithm::Direct, Algorithm::Pairwise])],
     };
+    if network.is_meshed() {
+        // Its rings go each another way there, so that all links carry as much as if ranks sent
+        // directly.
+        let direct = match network.nodes() {
+            1 => &[Algorithm::Direct, Algorithm::TwoShot, Algorithm::TwoShotPush][..],
+            _ => &by_switch[..],
+        };
+        let rings = all.iter_mut().filter(|(algorithm, _)| *algorithm == Ring);
+        rings.for_each(|(_, schedules)| schedules.extend(direct));
+    }
     if kind == Kind::AllReduce && network.switched().is_some() && network.per_node() > 2 {
         all.push(match network.nodes() {
             1 => (Nvls, vec![Algorithm::Nvls]),
@@ -268,8 +278,11 @@ fn predicted(
         return Ok(None);
     }
     let (collective, several) = (call.collective, network.nodes() > 1);
+    // Rings receive and send at once, which slots of direct schedules do by turns.
+    let by_mesh = network.is_meshed() && way.algorithm == NcclAlgorithm::Ring;
     let encoding = match way.protocol {
         _ if in_network => Encoding::Windows,
+        Protocol::Simple if by_mesh => Encoding::Windows,
         protocol => protocol.encoding(),
     };
     // Messages between nodes have no flags here: their links carry as much less instead.

@@ -6,9 +6,11 @@
 //!   acknowledged by 16 bytes on the way back, where as much data flows: 128 of 160 bytes are data.
 //!   (NCCL's authors say the same: 25 GB/s a link become about 20 with 128 bytes of payload,
 //!   nccl-tests #149.)
-//! - **Infinity Fabric, 48 / 64.** AMD says that of a link's 64 GB/s about 48 are left by its
-//!   protocol (ROCm blogs, "Understanding RCCL Bandwidth and xGMI Performance on AMD Instinct
-//!   MI300X", 2025-03).
+//! - **Infinity Fabric, 46.2 / 64.** Copies in both directions at once carry 46.2 GB/s each way over
+//!   a link of MI300X, one way alone 48.4 (AMD's acceptance tests, ROCm/system-acceptance-docs
+//!   058057f6, `docs/performance-bench/mi300x.rst`); with all links busy the slowest carries 45.2
+//!   (ROCm blogs, "Understanding RCCL Bandwidth and xGMI Performance on AMD Instinct MI300X",
+//!   2025-03). Collectives use links in both directions.
 //! - **PCIe, 256 / 282.** A packet has up to 256 bytes of data and 26 of header, sequence number
 //!   and checksums (PCI Express Base Specification; 128b/130b encoding is in the published 31.5 and
 //!   63 GB/s).
@@ -159,6 +161,17 @@ const NCCL_A100: NcclCosts = NcclCosts {
     nvls: protocol(16_000.0, 4000.0, 10_000.0, 28e6),
     p2p: protocol(11_300.0, 160.0, 25_000.0, 7.8e6),
 };
+/// RCCL's, fitted on the all-reduces of one node that AMD published: the mean error is 3 %. No other
+/// collectives were published: sends and receives are priced as rings are, messages to other nodes
+/// as on H100. There is no switch that reduces.
+const RCCL_MI300X: NcclCosts = NcclCosts {
+    channels: 32,
+    ll: across(6.0, protocol(12_000.0, 0.0, 2900.0, 0.0)),
+    ll128: across(50.0, protocol(12_700.0, 0.0, 2000.0, 0.0)),
+    simple: protocol(14_000.0, 0.0, 6000.0, 8e6),
+    nvls: protocol(0.0, 0.0, 0.0, 0.0),
+    p2p: protocol(14_000.0, 0.0, 6000.0, 8e6),
+};
 
 /// A launch out of a graph, or out of a stream that is fed, before the kernel begins.
 const LAUNCH_NS: f64 = 1800.0;
@@ -208,7 +221,7 @@ pub(super) fn b200() -> DeviceKind {
 /// lanes of 4 bytes fold 1,075 GB/s at 2.1 GHz (AMD CDNA 3 white paper). What instructions cost
 /// there is taken to be as on an H100: no executor of ours runs there, and nothing was counted.
 fn cdna3() -> DeviceKind {
-    DeviceKind { channel_gbps: 57.0, reduce_gbps: 1075.0, nccl: None, ..h100(5300.0) }
+    DeviceKind { channel_gbps: 57.0, reduce_gbps: 1075.0, nccl: Some(RCCL_MI300X), ..h100(5300.0) }
 }
 
 /// A core of a server: bandwidths of one thread beyond its caches, as measured for this project's
@@ -327,7 +340,7 @@ fn nvl72() -> Topology {
 fn mi300x() -> Topology {
     let mut draft = Draft::new("mi300x");
     draft.device_kind("gpu", cdna3());
-    let fabric = LinkKind { gbps: 64.0, efficiency: 48.0 / 64.0, latency_ns: 500.0 };
+    let fabric = LinkKind { gbps: 64.0, efficiency: 46.2 / 64.0, latency_ns: 500.0 };
     draft.link_kind("infinity-fabric", fabric).link_kind("pcie", pcie(63.0));
     draft.link_kind("ib", ndr()).link_kind("upi", upi());
     for socket in 0..2 {

@@ -54,7 +54,7 @@ fn published_bandwidths_are_those_of_the_links() {
     assert_eq!(bandwidth("gb200-nvl72", 71), 720.0);
     assert!((bandwidth("dgx-h100 x 2", 8) - 49.2).abs() < 0.1);
     assert!((bandwidth("pcie-box", 7) - 28.6).abs() < 0.1);
-    assert_eq!(bandwidth("mi300x", 7), 48.0);
+    assert_eq!(bandwidth("mi300x", 7), 46.2);
 }
 
 /// PCIe has more than an Infinity Fabric link, and is not taken.

@@ -194,6 +194,11 @@ impl Network {
         reduces.then_some(self.per_node)
     }
 
+    /// Whether each rank of a node has a link of its own to each other.
+    pub fn is_meshed(&self) -> bool {
+        self.per_node > 1 && (1..self.per_node).all(|peer| self.inside[peer].links.len() == 1)
+    }
+
     /// Whether the switches between nodes reduce and multicast.
     pub fn fabric_reduces(&self) -> bool {
         self.fabric_reduces && self.nodes() > 1
