@@ -52,7 +52,7 @@ fn rows(arguments: &[&str]) -> Vec<Value> {
 #[test]
 fn it_is_proven_and_explained() {
     let said = oxccl(&["verify", "all_reduce", "--ranks", "16", "--per-node", "8"]).ok();
-    for inner in ["direct", "ring", "nvls"] {
+    for inner in ["direct", "ring", "chain", "nvls"] {
         let proven = format!("proven   all_reduce hierarchical_{inner}_collnet ");
         assert!(said.out.contains(&proven), "{}", said.out);
     }
@@ -73,7 +73,7 @@ fn it_is_predicted_where_the_fabric_reduces_and_not_chosen() {
     let all = rows(&["-t", &topology, "--sizes", "64K,16M"]);
     let (of_fabric, others): (Vec<&Value>, Vec<&Value>) =
         all.iter().partition(|row| row["algorithm"].as_str().unwrap().ends_with("_collnet"));
-    assert_eq!(of_fabric.len(), 2 * 4);
+    assert_eq!(of_fabric.len(), 2 * 5);
     for row in of_fabric {
         assert_eq!((&row["chosen"], &row["error_percent"]), (&false.into(), &Value::Null), "{row}");
     }

@@ -28,7 +28,7 @@ fn a_million_operations_are_right() {
     let rough = &[&["-n", "4", "--seed", "12", "--calls", "8000"][..], &faults].concat();
     let mut made = 0;
     for arguments in [calm, rough] {
-        let said = oxccl(&[&["soak", "--minutes", "5"], arguments].concat()).ok();
+        let said = oxccl(&[&["soak", "--minutes", "15"], arguments].concat()).ok();
         assert!(said.out.contains("; 0 wrong elements"), "{said:#?}");
         made += operations(&said.out);
     }

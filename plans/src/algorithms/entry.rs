@@ -261,7 +261,7 @@ impl Entry {
             _ => nodes,
         };
         let in_place = self.encoding == Encoding::Windows;
-        let inside = if inner == Inner::Ring { 2 } else { local };
+        let inside = if matches!(inner, Inner::Ring | Inner::Chain) { 2 } else { local };
         match outer {
             // What a rank keeps is added up in one go: of its node, its row and its column.
             Outer::Grid if self.kind == Kind::ReduceScatter => {

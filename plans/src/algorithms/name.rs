@@ -66,6 +66,8 @@ pub enum Inner {
     Direct,
     /// Chunks travel around the node's ring.
     Ring,
+    /// Chunks travel along a chain to the rank that is to have them, and back along it.
+    Chain,
     /// A switch reduces and multicasts, as in [`Algorithm::Nvls`].
     Nvls,
 }
@@ -92,7 +94,7 @@ pub enum Outer {
 
 impl Algorithm {
     /// All of the catalogue.
-    pub const ALL: [Algorithm; 36] = [
+    pub const ALL: [Algorithm; 37] = [
         Algorithm::Ring,
         Algorithm::OneShot,
         Algorithm::TwoShot,
@@ -128,6 +130,7 @@ impl Algorithm {
         Algorithm::Hierarchical(Inner::Direct, Outer::Grid),
         Algorithm::Hierarchical(Inner::Direct, Outer::CollNet),
         Algorithm::Hierarchical(Inner::Ring, Outer::CollNet),
+        Algorithm::Hierarchical(Inner::Chain, Outer::CollNet),
         Algorithm::Hierarchical(Inner::Nvls, Outer::CollNet),
     ];
 
@@ -190,6 +193,8 @@ impl Algorithm {
             Algorithm::Hierarchical(Inner::Direct, Outer::CollNet) => "hierarchical_direct_collnet",
             Algorithm::Hierarchical(Inner::Ring, Outer::CollNet) => "hierarchical_ring_collnet",
             Algorithm::Hierarchical(Inner::Nvls, Outer::CollNet) => "hierarchical_nvls_collnet",
+            // No other has chains.
+            Algorithm::Hierarchical(Inner::Chain, _) => "hierarchical_chain_collnet",
             Algorithm::Hierarchical(_, Outer::Grid) => "hierarchical_direct_grid",
             Algorithm::Hierarchical(_, Outer::Rails) => "ring_per_rail",
             Algorithm::Custom => "custom",

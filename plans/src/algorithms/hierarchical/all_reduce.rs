@@ -12,7 +12,8 @@
 //!
 //! Where the fabric's switches reduce, a rank gives them its chunk, and gets that of its rail: each
 //! byte crosses its adapter once in each direction. (InfiniBand's SHARP, Graham et al. 2016; NCCL's
-//! CollNet.)
+//! CollNet.) With chains inside, each chunk has one that ends at its rank, and what the switches
+//! have made of it comes back along that: both directions of a link are used (CollNetChain).
 //!
 //! Where a switch joins the ranks of a node, it reduces a chunk out of all their inputs, and writes
 //! the result into all their outputs: with trees between nodes that is NVLSTree of NCCL 2.18. A
@@ -66,6 +67,10 @@ pub(super) fn direct_collnet(request: &Request) -> Schedule {
 
 pub(super) fn ring_collnet(request: &Request) -> Schedule {
     collnet(request, Inner::Ring)
+}
+
+pub(super) fn chain_collnet(request: &Request) -> Schedule {
+    collnet(request, Inner::Chain)
 }
 
 pub(super) fn nvls_collnet(request: &Request) -> Schedule {

@@ -31,6 +31,7 @@ use place::Place;
 
 const DIRECT: Inner = Inner::Direct;
 const RING: Inner = Inner::Ring;
+const CHAIN: Inner = Inner::Chain;
 const NVLS: Inner = Inner::Nvls;
 /// Between nodes there is no LL128.
 const BETWEEN_NODES: &[Encoding] = &[Encoding::Ll, Encoding::Slots];
@@ -78,6 +79,7 @@ pub(super) const ENTRIES: &[Entries] = &[
         all_reduce::direct_collnet,
     ),
     row(AllReduce, RING, Outer::CollNet, IN_SLOTS_ALONE, Orders::None, all_reduce::ring_collnet),
+    row(AllReduce, CHAIN, Outer::CollNet, IN_SLOTS_ALONE, Orders::None, all_reduce::chain_collnet),
     row(AllReduce, NVLS, Outer::CollNet, IN_WINDOWS, Orders::None, all_reduce::nvls_collnet),
     row(
         ReduceScatter,

@@ -122,7 +122,10 @@ impl Place {
                 b.transfer(&reads, writes, finish);
             }
             Inner::Direct => self.node.reduce_scatter_direct(b, part, also, writes, finish),
-            Inner::Ring => self.node.reduce_scatter_ring(b, part, also, writes, finish),
+            // A chain begins behind its last rank, as the ring's chunks do.
+            Inner::Ring | Inner::Chain => {
+                self.node.reduce_scatter_ring(b, part, also, writes, finish);
+            }
         }
     }
 
@@ -149,7 +152,9 @@ impl Place {
                 self.beside().into_iter().map(|rank| Write::To(output_of(rank, chunk))).collect()
             }
             Inner::Direct => node.others().map(|to| Write::Send(node.link(to))).collect(),
-            Inner::Ring => (node.len() > 1).then(|| Write::Send(node.next())).into_iter().collect(),
+            Inner::Ring | Inner::Chain if node.len() == 1 => Vec::new(),
+            Inner::Ring => vec![Write::Send(node.next())],
+            Inner::Chain => vec![Write::Send(node.previous())],
         }
     }
 
@@ -173,6 +178,13 @@ impl Place {
             Inner::Ring => {
                 for step in 1..self.node.len() {
                     self.node.all_gather_step(b, step, &part);
+                }
+            }
+            Inner::Chain => {
+                let last = self.node.len() - 1;
+                let back = self.node.some(last + 1, last - self.node.me, move |at| last - at);
+                for step in 1..=last {
+                    back.all_gather_step(b, step, |at| part(last - at));
                 }
             }
         }

@@ -26,6 +26,7 @@ fn each_byte_crosses_each_adapter_once_in_each_direction() {
         (COLLNET, Encoding::Slots),
         (COLLNET, Encoding::Windows),
         (Algorithm::Hierarchical(Inner::Ring, Outer::CollNet), Encoding::Slots),
+        (Algorithm::Hierarchical(Inner::Chain, Outer::CollNet), Encoding::Slots),
         (Algorithm::Hierarchical(Inner::Nvls, Outer::CollNet), Encoding::Windows),
     ] {
         let prediction = case.run(algorithm, encoding);
@@ -43,6 +44,30 @@ fn each_byte_crosses_each_adapter_once_in_each_direction() {
     let direct = Algorithm::Hierarchical(Inner::Direct, Outer::Direct);
     let carried = link_bytes(&case.run(direct, Encoding::Slots), "node0/nic0>fabric ib");
     assert_eq!(carried, BYTES as u64 / 8 * 2 * 3 / 4);
+}
+
+/// Chains end at other ranks: each rank adds to seven of eight and passes them on, and as much goes
+/// back the other way. Around a ring all of it goes to the next rank.
+#[test]
+fn chains_lead_to_each_rank_and_back() {
+    let ring = Algorithm::Hierarchical(Inner::Ring, Outer::CollNet);
+    let chain = Algorithm::Hierarchical(Inner::Chain, Outer::CollNet);
+    for (algorithm, next, previous) in [(ring, 14, 0), (chain, 7, 7)] {
+        let entry = find(Kind::AllReduce, algorithm, Encoding::Slots).unwrap();
+        let collective = Collective::new(Kind::AllReduce, 16);
+        let placement = Placement::uniform(8);
+        let schedule = entry.schedule(collective, placement, Order::Any, SLOTS).unwrap();
+        for (rank, list) in schedule.lists.iter().enumerate() {
+            let sent = |to: usize| {
+                let peer = rank / 8 * 8 + to % 8;
+                let is_sent = |operand: &Operand| matches!(operand, Operand::PeerSlot { link, .. } if link.peer == peer);
+                list.iter().flat_map(Instruction::operands).filter(is_sent).count()
+            };
+            // In two slices.
+            assert_eq!(sent(rank + 1), 2 * next, "{algorithm} {rank}");
+            assert_eq!(sent(rank + 7), 2 * previous, "{algorithm} {rank}");
+        }
+    }
 }
 
 /// Between a leaf switch and the spine goes what the leaf's nodes have together.
