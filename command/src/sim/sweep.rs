@@ -1,12 +1,14 @@
 //! All entries at all sizes.
 
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use oxccl::plans::algorithms::{Algorithm, Encoding};
 use oxccl::plans::schedule::Layout;
 use oxccl::plans::simulate::{
-    Band, Class, Fold, LinkUse, NcclCall, NcclWay, Prediction, SimulationError, Statement, Subject,
-    Whose, nccl, simulate,
+    Band, Class, Fold, LinkUse, NcclCall, NcclWay, Prediction, RANK_BY_RANK, SimulationError,
+    Statement, Subject, Whose, nccl, simulate,
 };
 
 use super::args::Study;
@@ -64,7 +66,7 @@ impl Sweep {
         Ok((sweep, subjects))
     }
 
-    /// Simulates all candidates at one size. `say` hears which is next.
+    /// Simulates all candidates at one size, side by side. `say` hears which is next.
     ///
     /// # Errors
     /// Nothing that can be simulated.
@@ -73,14 +75,19 @@ impl Sweep {
         study: &Study,
         subjects: &[Option<Subject<'_>>],
         size: usize,
-        mut say: impl FnMut(usize),
+        say: impl Fn(usize) + Sync,
     ) -> Result<(), Failure> {
         let start = Instant::now();
-        for (at, subject) in subjects.iter().enumerate() {
-            let (Some(subject), true) = (subject, self.columns[at].is_some()) else { continue };
+        let wanted = subjects.iter().enumerate().zip(&self.columns);
+        let wanted = wanted.filter(|(_, column)| column.is_some());
+        let wanted: Vec<(usize, &Subject<'_>)> =
+            wanted.filter_map(|((at, subject), _)| Some((at, subject.as_ref()?))).collect();
+        let points = side_by_side(wanted.len(), workers(study), |number| {
+            let (at, subject) = wanted[number];
             say(at);
-            let candidate = &study.candidates[at];
-            let point = predicted(study, candidate, subject, study.sizes[size]);
+            predicted(study, &study.candidates[at], subject, study.sizes[size])
+        });
+        for ((at, _), point) in wanted.into_iter().zip(points) {
             if let Some((point, statement)) = self.kept(study, at, point)? {
                 self.statement = describe(&statement, &self.statement);
                 if let Some(points) = &mut self.columns[at] {
@@ -143,6 +150,38 @@ impl Sweep {
     pub(super) fn best(&self, size: usize) -> Option<usize> {
         self.ranking(size).first().copied()
     }
+}
+
+/// How many candidates are simulated at once: as many as there are cores, but one of very many
+/// ranks, which takes gigabytes.
+fn workers(study: &Study) -> usize {
+    match study.ranks() <= RANK_BY_RANK {
+        true => std::thread::available_parallelism().map_or(1, usize::from),
+        false => 1,
+    }
+}
+
+/// What `make` makes of each number up to `count`, in their order, by so many threads.
+fn side_by_side<T: Send + Sync>(
+    count: usize,
+    workers: usize,
+    make: impl Fn(usize) -> T + Sync,
+) -> Vec<T> {
+    let (next, made) = (AtomicUsize::new(0), Vec::from_iter((0..count).map(|_| OnceLock::new())));
+    let work = || {
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(place) = made.get(number) else { break };
+            place.get_or_init(|| make(number));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..workers.min(count) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    made.into_iter().filter_map(OnceLock::into_inner).collect()
 }
 
 /// Whether an algorithm merely does not fit here, and another may.

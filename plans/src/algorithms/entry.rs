@@ -179,9 +179,9 @@ impl Entry {
         (ranks.is_power_of_two() && period.is_power_of_two() && period < ranks).then_some(period)
     }
 
-    /// Of hierarchical all-reduces: so many ranks, those of a node, do the same relative to their own
-    /// place, with the ranks at that place of other nodes, but for the order in which they name what
-    /// they add up, wait for or signal.
+    /// Of hierarchical all-reduces: so many ranks, those of a node, do the same relative to their
+    /// own place, with the ranks at that place of other nodes, but for the order in which they name
+    /// what they add up, wait for or signal.
     pub fn inside(&self, placement: Placement) -> Option<usize> {
         let is_alike = match (self.kind, self.algorithm) {
             (Kind::AllReduce, Algorithm::Hierarchical(inner, outer)) => {

@@ -105,8 +105,8 @@ impl<'a> Subject<'a> {
         })
     }
 
-    /// How many first ranks stand for those of other nodes by how the algorithm is made, and how they are turned;
-    /// `None` where that does not tell.
+    /// How many first ranks stand for those of other nodes by how the algorithm is made, and how
+    /// they are turned; `None` where that does not tell.
     pub(super) fn firsts(&self, per_pod: usize) -> Option<(usize, Turning)> {
         let ranks = self.collective.ranks;
         let added = self.period.and_then(|period| simulated(ranks, per_pod, period));

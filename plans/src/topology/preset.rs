@@ -6,8 +6,8 @@
 //!   acknowledged by 16 bytes on the way back, where as much data flows: 128 of 160 bytes are data.
 //!   (NCCL's authors say the same: 25 GB/s a link become about 20 with 128 bytes of payload,
 //!   nccl-tests #149.)
-//! - **Infinity Fabric, 46.2 / 64.** Copies in both directions at once carry 46.2 GB/s each way over
-//!   a link of MI300X, one way alone 48.4 (AMD's acceptance tests, ROCm/system-acceptance-docs
+//! - **Infinity Fabric, 46.2 / 64.** Copies in both directions at once carry 46.2 GB/s each way
+//!   over a link of MI300X, one way alone 48.4 (AMD's acceptance tests, ROCm/system-acceptance-docs
 //!   058057f6, `docs/performance-bench/mi300x.rst`); with all links busy the slowest carries 45.2
 //!   (ROCm blogs, "Understanding RCCL Bandwidth and xGMI Performance on AMD Instinct MI300X",
 //!   2025-03). Collectives use links in both directions.
@@ -161,9 +161,9 @@ const NCCL_A100: NcclCosts = NcclCosts {
     nvls: protocol(16_000.0, 4000.0, 10_000.0, 28e6),
     p2p: protocol(11_300.0, 160.0, 25_000.0, 7.8e6),
 };
-/// RCCL's, fitted on the all-reduces of one node that AMD published: the mean error is 3 %. No other
-/// collectives were published: sends and receives are priced as rings are, messages to other nodes
-/// as on H100. There is no switch that reduces.
+/// RCCL's, fitted on the all-reduces of one node that AMD published: the mean error is 3 %. No
+/// other collectives were published: sends and receives are priced as rings are, messages to other
+/// nodes as on H100. There is no switch that reduces.
 const RCCL_MI300X: NcclCosts = NcclCosts {
     channels: 32,
     ll: across(6.0, protocol(12_000.0, 0.0, 2900.0, 0.0)),
