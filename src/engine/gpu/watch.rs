@@ -93,8 +93,10 @@ struct UnderWay {
 
 /// The first looks after a call are close together.
 const EAGER: Duration = Duration::from_micros(200);
-/// Later ones are so far apart.
+/// Later ones are so far apart, or an eighth of how long the call has taken, up to a limit: it may stand
+/// behind long work of others in its stream.
 const NAP: Duration = Duration::from_micros(100);
+const LONGEST_NAP: Duration = Duration::from_millis(2);
 /// The driver is asked so often whether a call that has not ended still can.
 const ASK: Duration = Duration::from_millis(10);
 /// The guard looks at a call so often, and goes to sleep after so many looks without one.
@@ -381,7 +383,7 @@ impl Shared {
             self.release();
             match waited < EAGER {
                 true => std::thread::yield_now(),
-                false => std::thread::sleep(NAP),
+                false => std::thread::sleep((waited / 8).clamp(NAP, LONGEST_NAP)),
             }
         }
         if let (false, Some(cells)) = (launched.is_kernel, &self.cells) {

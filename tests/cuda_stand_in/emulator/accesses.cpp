@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include <bitset>
 #include <string>
 
 #include "account.h"
@@ -13,8 +14,29 @@ namespace emulator {
 namespace order {
 namespace {
 
-struct Page {
-  std::array<std::vector<Access>, 512> granules;
+// Copies and fills of the host cover whole pages, most of which no block ever touches: such a store stands
+// once for all granules that nothing else has been noted of.
+class Page {
+ public:
+  std::vector<Access>& granule(uint64_t number) {
+    if (granules == nullptr) granules = std::make_unique<std::array<std::vector<Access>, 512>>();
+    std::vector<Access>& found = (*granules)[number];
+    if (filled[number]) found.push_back(fill);
+    filled[number] = false;
+    return found;
+  }
+  // Whether nothing but the host's last store of the whole page is noted here.
+  bool is_only_filled(uint64_t number) const { return filled[number]; }
+  // Of a page of which nothing is noted.
+  void fill_all(const Access& store) {
+    fill = store;
+    filled.set();
+  }
+
+ private:
+  Access fill{};
+  std::bitset<512> filled;
+  std::unique_ptr<std::array<std::vector<Access>, 512>> granules;
 };
 constexpr uint64_t PAGE_BYTES = 4096;
 
@@ -82,7 +104,7 @@ void note(Account& own, const void* at, uint32_t len_bytes, uint8_t kind, uint32
     std::lock_guard<std::mutex> lock(shard.turn);
     std::unique_ptr<Page>& page = shard.pages[granule / 512];
     if (page == nullptr) page = std::make_unique<Page>();
-    std::vector<Access>& accesses = page->granules[granule % 512];
+    std::vector<Access>& accesses = page->granule(granule % 512);
     Access now = {own.number, own.epoch, own.actors[actor].time, uint16_t(actor), bytes, kind, place};
     const auto is_alike = [&](const Access& before) {
       return before.block == now.block && before.epoch == now.epoch && before.kind == kind && before.bytes == bytes;
@@ -116,10 +138,14 @@ void note(Account& own, const void* at, uint32_t len_bytes, uint8_t kind, uint32
 void note_host(const Clock& host, uint64_t key, uint64_t len_bytes, Host what, uint32_t number) {
   const uint64_t end = key + len_bytes;
   const bool loads = what == Host::LOADS;
+  const Access store{number, 0, 1, 0, 0xff, WRITE, nullptr};
   const auto look_at = [&](uint64_t start, Page& page) {
+    const bool whole = key <= start && start + PAGE_BYTES <= end;
     for (uint64_t granule = 0; granule < 512; ++granule) {
       const uint64_t at = start + granule * 8;
       if (at >= end || at + 8 <= key) continue;
+      // The host knows what it did itself.
+      if (page.is_only_filled(granule) && (loads || whole)) continue;
       const uint64_t from = std::max(at, key) - at, to = std::min(at + 8, end) - at;
       const uint8_t bytes = uint8_t((0xffu << from) & (0xffu >> (8 - to)));
       const auto is_gone = [&](const Access& before) {
@@ -130,10 +156,13 @@ void note_host(const Clock& host, uint64_t key, uint64_t len_bytes, Host what, u
           race({0, 0, 0, 0, bytes, uint8_t(loads ? 0 : WRITE), nullptr}, before, at);
         return !loads && !(before.bytes & ~bytes);
       };
-      std::vector<Access>& accesses = page.granules[granule];
+      std::vector<Access>& accesses = page.granule(granule);
       accesses.erase(std::remove_if(accesses.begin(), accesses.end(), is_gone), accesses.end());
-      if (what == Host::STORES) accesses.push_back({number, 0, 1, 0, bytes, WRITE, nullptr});
+      if (what == Host::STORES && !whole) accesses.push_back({number, 0, 1, 0, bytes, WRITE, nullptr});
     }
+    if (loads || !whole) return;
+    page = Page();
+    if (what == Host::STORES) page.fill_all(store);
   };
   for (uint64_t page_number = key / PAGE_BYTES; page_number * PAGE_BYTES < end; ++page_number) {
     Shard& shard = shard_of(page_number);

@@ -50,6 +50,7 @@ pub(crate) fn fill(dst: usize, value: u32, width: usize, count: usize) -> Answer
     // SAFETY: a range that devices can use, and so mapped and writable, as just checked.
     unsafe {
         match width {
+            _ if value == 0 => memory::zero(dst, count * width),
             1 => std::ptr::write_bytes(dst as *mut u8, value as u8, count),
             _ => (0..count).for_each(|at| (dst as *mut u32).add(at).write_unaligned(value)),
         }

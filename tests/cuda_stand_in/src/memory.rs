@@ -5,6 +5,7 @@
 //! takes it for zeroed, or still reads it, notices.
 
 use std::collections::BTreeMap;
+use std::ffi::c_void;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -147,12 +148,42 @@ pub(crate) fn give_back(device: CUdevice, len: usize) {
     USED[device as usize % USED.len()].fetch_sub(len, Ordering::AcqRel);
 }
 
-/// Overwrites memory that nobody may rely on.
+/// Overwrites memory that nobody may rely on. Of what is large, every sixteenth page is enough: it is
+/// found as surely by who reads all of it, and the others take no memory until somebody writes them.
 pub(crate) fn spoil(start: usize, len: usize) {
     const SPOILED: u8 = 0xa5;
+    const ALL_OF: usize = 1 << 20;
+    const PAGE: usize = 4096;
     order::host(start, len, Host::GivesBack);
     // SAFETY: a range of a block that is mapped, and that is not, or no longer, anybody's.
-    unsafe { std::ptr::write_bytes(start as *mut u8, SPOILED, len.min(64 << 20)) };
+    let spoil = |at: usize, len| unsafe { std::ptr::write_bytes(at as *mut u8, SPOILED, len) };
+    spoil(start, len.min(ALL_OF));
+    for at in (start + ALL_OF..start + len).step_by(16 * PAGE).take(1 << 14) {
+        spoil(at, PAGE.min(start + len - at));
+    }
+}
+
+/// Zeroes a range of device memory. Its whole pages are given back, and read as zeros from then on: it is
+/// the same to whoever looks at them, and most of what is cleared at a start is never used.
+///
+/// # Safety
+///
+/// It is mapped from a block, writable, and the caller's to write.
+pub(crate) unsafe fn zero(start: usize, len: usize) {
+    const PAGE: usize = 4096;
+    let (pages, end) = (start.next_multiple_of(PAGE), (start + len) / PAGE * PAGE);
+    let given_back = end.saturating_sub(pages) >= 16 * PAGE
+        // SAFETY: pages that belong to the range wholly; a block is a shared file.
+        && unsafe { libc::madvise(pages as *mut c_void, end - pages, libc::MADV_REMOVE) } == 0;
+    // SAFETY: the caller's promise.
+    let zero =
+        |from: usize, to: usize| unsafe { std::ptr::write_bytes(from as *mut u8, 0, to - from) };
+    if given_back {
+        zero(start, pages);
+        zero(end, start + len);
+    } else {
+        zero(start, start + len);
+    }
 }
 
 impl Block {
