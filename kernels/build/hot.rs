@@ -2,7 +2,7 @@
 
 use oxccl_format::Lane;
 use oxccl_plans::collective::Kind;
-use oxccl_plans::hot::{self, Chunk, Counter, Hot, Move, Place, Step, Times, Turn};
+use oxccl_plans::hot::{self, Chunk, Counter, Hot, Move, Place, Role, Step, Times, Turn};
 use oxccl_plans::schedule::Buffer;
 use std::fmt::Write;
 
@@ -65,11 +65,12 @@ fn schedule(one: &Hot) -> Result<String, String> {
     let [lane] = lanes[..] else { return Err(format!("{}: messages of several lanes", one.name)) };
     let steps: Vec<String> = one.shape.steps.iter().map(step).collect();
     Ok(format!(
-        "\nstruct {} {{\n  static constexpr uint8_t LANE = {};\n  static constexpr bool OF_RANKS = {}, IN_BUCKETS = false;\n  \
+        "\nstruct {} {{\n  static constexpr uint8_t LANE = {};\n  static constexpr bool OF_RANKS = {}, OF_LEAF = {}, IN_BUCKETS = false;\n  \
          static constexpr HotStep STEPS[] = {{\n{}  }};\n}};\n",
         camel(&one.name),
         lane_name(lane),
-        one.kind != Kind::AllReduce,
+        !matches!(one.kind, Kind::AllReduce | Kind::Broadcast),
+        one.shape.role == Role::Leaf,
         steps.concat()
     ))
 }

@@ -8,7 +8,7 @@ use crate::groups::{Of, Wanted, buckets, launch};
 use crate::processes::{line_up, nothing_is_left, on_hardware};
 use oxccl::cuda::Stream;
 use oxccl::plans::algorithms::{Algorithm, Encoding, Entry, find};
-use oxccl::plans::hot::{self, Hot};
+use oxccl::plans::hot::{self, Hot, Role};
 use oxccl::plans::topology::Placement;
 use oxccl::{
     Advanced, Collectives, Communicator, Config, DataType, Kind, OpKind, Order, Pin, ReduceOp,
@@ -94,17 +94,24 @@ pub(crate) fn by_a_switch(mut comm: Communicator) {
     assert!(control.switched_bytes() > 0);
 }
 
+/// One for each algorithm: where there is a root, the root's.
+pub(crate) fn of_calls() -> impl Iterator<Item = &'static Hot> {
+    hot::hot().iter().filter(|one| one.shape.role != Role::Leaf)
+}
+
 /// How many calls a rank has made that hot kernels carry out.
 fn all((mut by_kernels, mut interpreted): (Communicator, Communicator)) -> u64 {
     let (stream, beside) = (stream(&by_kernels), stream(&interpreted));
     let (mut rng, mut made, ranks) = (Rng(23), 0, by_kernels.world_size());
-    for one in hot::hot().iter().filter(|one| one.algorithm != Algorithm::Nvls) {
+    for one in of_calls().filter(|one| one.algorithm != Algorithm::Nvls) {
         // Of eight ranks, of which the emulator has thousands of threads, one length.
         let most = if ranks == 8 { 1 } else { usize::MAX };
         for (count, channels) in lengths(one).into_iter().rev().take(most) {
             for in_place in [false, true].into_iter().take(1 + usize::from(is_in_place(one))) {
                 let entry = find(one.kind, one.algorithm, one.encoding).unwrap();
                 let case = case(entry, ranks, (count, channels, in_place), rng.next());
+                let root = if one.kind.is_rooted() { rng.next() as usize % ranks } else { 0 };
+                let case = Case { root, ..case };
                 let averages = one.reduces() && rng.next() % 2 == 0;
                 let case = Case { op: if averages { OpKind::Avg } else { OpKind::Sum }, ..case };
                 interpreted.set_pin(pin(&case)).unwrap();
@@ -148,7 +155,7 @@ fn groups_of(one: &Hot) -> Vec<(Vec<usize>, usize)> {
 fn all_groups((mut by_kernels, mut interpreted): (Communicator, Communicator)) -> u64 {
     let (stream, beside) = (stream(&by_kernels), stream(&interpreted));
     let (mut rng, mut made, ranks) = (Rng(31), 0, by_kernels.world_size());
-    for one in hot::hot().iter().filter(|one| one.in_buckets.is_some()) {
+    for one in of_calls().filter(|one| one.in_buckets.is_some()) {
         let most = if ranks == 8 { 1 } else { usize::MAX };
         for (counts, channels) in groups_of(one).into_iter().rev().take(most) {
             for in_place in [false, true].into_iter().take(1 + usize::from(is_in_place(one))) {
@@ -156,9 +163,10 @@ fn all_groups((mut by_kernels, mut interpreted): (Communicator, Communicator)) -
                 let averages = one.reduces() && rng.next() % 2 == 0;
                 let op = if averages { OpKind::Avg } else { OpKind::Sum };
                 let kind = one.kind;
+                let root = if kind.is_rooted() { rng.next() as usize % ranks } else { 0 };
                 let wanted = counts.iter().map(|&count| {
                     let shift = rng.next() as usize % 2;
-                    Wanted { kind, of, op, count, root: 0, in_place, shift }
+                    Wanted { kind, of, op, count, root, in_place, shift }
                 });
                 let wanted: Vec<Wanted> = wanted.collect();
                 let pin = Pin {
@@ -235,7 +243,7 @@ fn other(comm: &mut Communicator, stream: &Stream, seed: u64) {
 /// Elements of a rank's part, or of the whole, and channels: a word and less, lengths that are no
 /// multiple of anything, and such that are gathered in several turns.
 fn lengths(one: &Hot) -> Vec<(usize, usize)> {
-    let whole = one.kind == Kind::AllReduce;
+    let whole = is_in_place(one);
     match one.encoding {
         Encoding::Windows if whole => vec![(1, 1), (333, 1), (9001, 2), (16_384, 1)],
         Encoding::Windows => vec![(1, 1), (333, 2), (2048, 1)],
@@ -244,7 +252,7 @@ fn lengths(one: &Hot) -> Vec<(usize, usize)> {
 }
 
 fn is_in_place(one: &Hot) -> bool {
-    one.kind == Kind::AllReduce
+    matches!(one.kind, Kind::AllReduce | Kind::Broadcast)
 }
 
 fn case(

@@ -8,9 +8,9 @@ use crate::common::left;
 use crate::common::run::Case;
 use crate::groups::{Of, Wanted, buckets, launch};
 use crate::guests::gradients_with;
+use crate::hot;
 use oxccl::cuda::Stream;
 use oxccl::plans::algorithms::{Encoding, Entry, catalogue};
-use oxccl::plans::hot;
 use oxccl::plans::schedule::SLOTS;
 use oxccl::plans::topology::Placement;
 use oxccl::{Collectives, Communicator, DeviceBuffer, Kind, OpKind, Order, Pin, ReduceOp};
@@ -27,7 +27,7 @@ pub(crate) fn algorithms(comm: Communicator) {
 pub(crate) fn hot_kernels(comm: Communicator) {
     run(comm, 1, |entry| {
         !entry.is_in_network()
-            && hot::hot().iter().any(|one| {
+            && hot::of_calls().any(|one| {
                 (one.kind, one.algorithm, one.encoding)
                     == (entry.kind, entry.algorithm, entry.encoding)
             })
@@ -134,7 +134,7 @@ pub(crate) fn groups(mut comm: Communicator) {
 /// Groups that have kernels of their own and follow one another, in place where that can be.
 pub(crate) fn hot_groups(mut comm: Communicator) {
     let (stream, mut rng) = (stream(&comm), Rng(13));
-    for one in hot::hot().iter().filter(|one| one.in_buckets.is_some()) {
+    for one in hot::of_calls().filter(|one| one.in_buckets.is_some()) {
         let (algorithm, encoding) = (Some(one.algorithm), Some(one.encoding));
         comm.set_pin(Pin { algorithm, encoding, channels: Some(CHANNELS) }).unwrap();
         let in_place = one.kind == Kind::AllReduce;

@@ -290,8 +290,8 @@ table! {
         /// Of a part of a group: which of the launch's channels is the program's first. Those in
         /// front of it and behind the program's last have no share in the part.
         pub first_channel: u32,
-        /// 0.
-        pub reserved: u32,
+        /// Of a kernel of one schedule that is not the root's: the root.
+        pub root: u32,
         /// Where the last channel to end writes `call`, however it has ended; null where nobody
         /// looks. Nothing that the launch leads to is read or written behind that.
         pub ended: *mut u64,
@@ -346,7 +346,7 @@ impl Launch {
         flags: 0,
         rank: 0,
         first_channel: 0,
-        reserved: 0,
+        root: 0,
         ended: core::ptr::null_mut(),
         arrived: core::ptr::null_mut(),
         launched: 0,

@@ -1,6 +1,7 @@
 // Runs a schedule that is known when the kernel is compiled.
 //
-//     a team of warps for each rank, which has its connection in registers
+//     a team of warps for each rank, which has its connection in registers (of a leaf, whose only peer is
+//     the root, one of all warps)
 //     for each step, unrolled:
 //       wait:    a credit: each thread looks;  what opens memory: one thread of the team, barrier
 //       move:    messages and copies: each team its rank's;  barrier
@@ -137,7 +138,7 @@ OXCCL_INLINE void read_buckets(const Launch& launch, HotBuckets& buckets) {
 template <class Schedule>
 OXCCL_INLINE void find_places(Hot<Schedule>& hot) {
   HotBuckets& buckets = hot.block.buckets;
-  const ChunkPart part = hot.part(Chunk::OWN);
+  const ChunkPart part = hot.part(chunk_of_windows<Schedule>());
   const uint32_t count = hot.launch.segments_count;
   const uint32_t first = find_bucket(buckets, count, part.offset).number;
   const uint32_t last = find_bucket(buckets, count, part.offset + part.len_bytes).number;
@@ -220,7 +221,7 @@ OXCCL_INLINE void advance_hot_cursors(Hot<Schedule>& hot) {
   hot.connection->sent = hot.local.sent + hot.MESSAGES.sent;
   hot.connection->received = hot.local.received + hot.MESSAGES.received;
   hot.connection->head_seen = hot.local.head_seen;
-  if constexpr (hot.WINDOWS) {
+  if constexpr (hot.SYNCS) {
     hot.sync->sent = hot.local_sync.sent + hot.SYNC.sent;
     hot.sync->received = hot.local_sync.received + hot.SYNC.received;
   }

@@ -70,11 +70,12 @@ OXCCL_INLINE constexpr Messages messages_of_sync() {
   return count;
 }
 
+// The chunk of which windows are read or written.
 template <class Schedule>
-OXCCL_INLINE constexpr bool has_windows() {
+OXCCL_INLINE constexpr Chunk chunk_of_windows() {
   for (const HotStep& step : Schedule::STEPS)
-    if (is_window(step.peers) || is_window(step.to_peers) || is_switched(step)) return true;
-  return false;
+    if (is_window(step.peers) && step.peers.chunk == Chunk::ONLY) return Chunk::ONLY;
+  return Chunk::OWN;
 }
 
 template <class Schedule>

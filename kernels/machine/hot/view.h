@@ -40,7 +40,7 @@ template <class Schedule>
 struct Hot {
   static constexpr Messages MESSAGES = messages_of_lane<Schedule>();
   static constexpr Messages SYNC = messages_of_sync<Schedule>();
-  static constexpr bool WINDOWS = has_windows<Schedule>();
+  static constexpr bool SYNCS = SYNC.sent + SYNC.received > 0;
 
   const Launch& launch;
   HotBlock& block;
@@ -60,10 +60,10 @@ struct Hot {
       : launch(launch),
         block(block),
         machine{launch, block.fault, channel, 0, false},
-        team(launch.ranks),
-        peer(team.number),
-        is_peer(team.number < launch.ranks && team.number != launch.rank),
-        is_own(team.number == launch.rank),
+        team(Schedule::OF_LEAF ? 1 : launch.ranks),
+        peer(Schedule::OF_LEAF ? launch.root : team.number),
+        is_peer(Schedule::OF_LEAF || (team.number < launch.ranks && team.number != launch.rank)),
+        is_own(!Schedule::OF_LEAF && team.number == launch.rank),
         stopped(false),
         first_bucket(0) {
     const uint32_t pair = channel * launch.ranks + peer;
@@ -72,7 +72,7 @@ struct Hot {
     window = launch.windows + pair;
     if (!is_peer) return;
     local = *connection;
-    if constexpr (WINDOWS) local_sync = *sync;
+    if constexpr (SYNCS) local_sync = *sync;
     constexpr HotStep sends = first_sent<Schedule>();
     if constexpr (sends.own.where == Where::INPUT && !Schedule::IN_BUCKETS) {
       const ChunkPart part = this->part(sends.own.chunk);
@@ -91,6 +91,10 @@ struct Hot {
   OXCCL_INLINE void at_step() {
     constexpr HotStep step = Schedule::STEPS[NUMBER];
     constexpr Before count = before<Schedule>(NUMBER);
+    if constexpr (Schedule::OF_LEAF) {
+      machine.step = count.once + count.each;
+      return;
+    }
     uint32_t number = count.once + count.each * (launch.ranks - 1);
     if constexpr (step.act != Act::MOVE || step.each) {
       const uint32_t distance = peer > launch.rank ? peer - launch.rank : peer + launch.ranks - launch.rank;

@@ -1,12 +1,12 @@
 //! From a rank's instructions to a shape.
 
-use super::{Chunk, Counter, Move, Place, Shape, Step, Times, Turn, chunks, peers};
+use super::{Chunk, Counter, Move, Place, Role, Shape, Step, Times, Turn, chunks};
 use crate::schedule::{Buffer, Flag, Instruction, Link, Members, Operand, Schedule, Tree};
 
 /// The shape that a rank's part of a schedule has, of three ranks or more; none if it is not the
 /// same for all of its peers.
-pub(super) fn generalise(schedule: &Schedule, rank: usize) -> Option<Shape> {
-    let one = Rank { schedule, rank, ranks: schedule.collective.ranks };
+pub(super) fn generalise(schedule: &Schedule, rank: usize, role: Role) -> Option<Shape> {
+    let one = Rank { schedule, rank, ranks: schedule.collective.ranks, role };
     let mut rest = schedule.lists[rank].as_slice();
     let mut steps = Vec::new();
     while !rest.is_empty() {
@@ -14,7 +14,7 @@ pub(super) fn generalise(schedule: &Schedule, rank: usize) -> Option<Shape> {
         steps.push(step);
         rest = &rest[taken..];
     }
-    let shape = Shape { steps };
+    let shape = Shape { role, steps };
     shape.is_of(schedule, rank).then_some(shape)
 }
 
@@ -22,12 +22,13 @@ struct Rank<'a> {
     schedule: &'a Schedule,
     rank: usize,
     ranks: usize,
+    role: Role,
 }
 
 impl Rank<'_> {
     /// The first step, and how many instructions it is.
     fn next(&self, list: &[Instruction]) -> Option<(Step, usize)> {
-        let others = self.ranks - 1;
+        let others = self.peers(Turn::Rotated).len();
         let turn = || self.turn(list.get(..others)?);
         let counter = |flag: &Flag, value: &i64| {
             let (is_head, link) = match flag {
@@ -93,7 +94,11 @@ impl Rank<'_> {
         };
         let order: Vec<usize> = list.iter().map(of).collect::<Option<_>>()?;
         let turns = [Turn::Rotated, Turn::Ranked].into_iter();
-        turns.into_iter().find(|turn| peers(self.rank, self.ranks, *turn) == order)
+        turns.into_iter().find(|turn| self.peers(*turn) == order)
+    }
+
+    fn peers(&self, turn: Turn) -> Vec<usize> {
+        self.role.peers(self.schedule, self.rank, turn)
     }
 
     /// Whose operand it is, if a peer's.

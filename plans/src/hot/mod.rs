@@ -2,7 +2,7 @@
 //! compiled (hot kernels).
 //!
 //! A [`Shape`] is such a schedule: what a rank does for each of its peers, whoever they are and
-//! however many. The build of oxccl-kernels makes a kernel of each of [`hot`]; the runtime launches
+//! however many. Where there is a root, it has one shape and the others another ([`Role`]). The build of oxccl-kernels makes a kernel of each of [`hot`]; the runtime launches
 //! it where the proven schedule at hand is what its shape says ([`find`]), instruction by
 //! instruction, and buffers are divided as it takes them to be ([`extents`]). Everything else is
 //! interpreted.
@@ -148,9 +148,22 @@ pub enum Step {
     Signal(Counter),
 }
 
+/// Which ranks do it, and who their peers are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// All ranks; all others.
+    Any,
+    /// The root; all others.
+    Root,
+    /// All but the root; the root alone.
+    Leaf,
+}
+
 /// A schedule of any number of ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
+    /// Whose it is.
+    pub role: Role,
     /// In order.
     pub steps: Vec<Step>,
 }
@@ -173,7 +186,7 @@ pub struct Hot {
 }
 
 /// What there are hot kernels of.
-const HOT: [(Kind, Algorithm, Encoding); 16] = [
+const HOT: [(Kind, Algorithm, Encoding); 19] = [
     (Kind::AllReduce, Algorithm::OneShot, Encoding::Ll),
     (Kind::AllReduce, Algorithm::OneShot, Encoding::Ll128),
     (Kind::AllReduce, Algorithm::TwoShot, Encoding::Ll),
@@ -190,6 +203,9 @@ const HOT: [(Kind, Algorithm, Encoding); 16] = [
     (Kind::AllToAll, Algorithm::Direct, Encoding::Ll),
     (Kind::AllToAll, Algorithm::Direct, Encoding::Ll128),
     (Kind::AllToAll, Algorithm::Pairwise, Encoding::Windows),
+    (Kind::Broadcast, Algorithm::Direct, Encoding::Ll),
+    (Kind::Broadcast, Algorithm::Direct, Encoding::Ll128),
+    (Kind::Broadcast, Algorithm::DirectPull, Encoding::Windows),
 ];
 
 /// Whether there is a kernel of it for groups, too. Buckets begin in the middle of LL128 lines,
@@ -204,14 +220,26 @@ fn is_in_buckets(algorithm: Algorithm, encoding: Encoding) -> bool {
 /// All of them: their shapes, as schedules of a few ranks have them.
 pub fn hot() -> &'static [Hot] {
     static ALL: OnceLock<Vec<Hot>> = OnceLock::new();
-    ALL.get_or_init(|| HOT.into_iter().filter_map(shaped).collect())
+    ALL.get_or_init(|| {
+        let of = |one: (Kind, _, _)| roles(one.0).iter().filter_map(move |role| shaped(one, *role));
+        HOT.into_iter().flat_map(of).collect()
+    })
 }
 
-fn shaped((kind, algorithm, encoding): (Kind, Algorithm, Encoding)) -> Option<Hot> {
+fn roles(kind: Kind) -> &'static [Role] {
+    if kind.is_rooted() { &[Role::Root, Role::Leaf] } else { &[Role::Any] }
+}
+
+fn shaped((kind, algorithm, encoding): (Kind, Algorithm, Encoding), role: Role) -> Option<Hot> {
     // The least for which peers are several, and their orders differ.
-    let (rank, schedule) = (1, scheduled(kind, algorithm, encoding, 3)?);
-    let shape = generalise(&schedule, rank)?;
-    let name = format!("{}_{algorithm}_{encoding}", kind.name());
+    let schedule = scheduled(kind, algorithm, encoding, 3)?;
+    let (rank, ending) = match role {
+        Role::Any => (1, ""),
+        Role::Root => (schedule.collective.root, "_root"),
+        Role::Leaf => (schedule.collective.root + 1, "_leaf"),
+    };
+    let shape = generalise(&schedule, rank, role)?;
+    let name = format!("{}_{algorithm}_{encoding}{ending}", kind.name());
     let in_buckets = is_in_buckets(algorithm, encoding).then(|| format!("{name}_in_buckets"));
     Some(Hot { name, in_buckets, kind, algorithm, encoding, shape })
 }
@@ -234,8 +262,9 @@ fn scheduled(
 pub fn check(ranks: &[usize]) -> Result<(), String> {
     for (kind, algorithm, encoding) in HOT {
         let name = format!("{}, {algorithm}/{encoding}", kind.name());
-        let one = shaped((kind, algorithm, encoding))
-            .ok_or_else(|| format!("{name}: it is not alike on all ranks"))?;
+        let shaped = |role: &Role| shaped((kind, algorithm, encoding), *role);
+        let shapes: Option<Vec<Hot>> = roles(kind).iter().map(shaped).collect();
+        let shapes = shapes.ok_or_else(|| format!("{name}: it is not alike on all ranks"))?;
         for &ranks in ranks {
             let schedule = scheduled(kind, algorithm, encoding, ranks)
                 .ok_or_else(|| format!("{name}: not for {ranks} ranks"))?;
@@ -243,8 +272,9 @@ pub fn check(ranks: &[usize]) -> Result<(), String> {
                 algorithms::find(kind, algorithm, encoding).is_some_and(|one| one.in_place);
             let verified = verify(schedule, Order::Any, in_place)
                 .map_err(|violation| format!("{name}, {ranks} ranks: {violation}"))?;
-            if let Some(rank) = (0..ranks).find(|rank| !one.shape.is_of(verified.schedule(), *rank))
-            {
+            let is_shaped =
+                |rank| shapes.iter().any(|one| one.shape.is_of(verified.schedule(), rank));
+            if let Some(rank) = (0..ranks).find(|rank| !is_shaped(*rank)) {
                 return Err(format!("{name}, {ranks} ranks: rank {rank}'s is of another shape"));
             }
         }
@@ -308,23 +338,37 @@ impl Shape {
         (2..=MOST_RANKS).contains(&ranks)
             && schedule.lists_per_rank == 1
             && schedule.scratch == 0
+            && self.role.is_of(schedule, rank)
             && self.list(schedule, rank).is_some_and(|list| list == schedule.lists[rank])
     }
 
     /// What a rank does by it, where buffers are divided as the schedule has them; none where it
     /// names chunks that these do not have.
     pub fn list(&self, schedule: &Schedule, rank: usize) -> Option<Vec<Instruction>> {
-        let one = Expanded { schedule, rank, ranks: schedule.collective.ranks };
+        let one = Expanded { schedule, rank, ranks: schedule.collective.ranks, role: self.role };
         let steps: Option<Vec<_>> = self.steps.iter().map(|step| one.step(step)).collect();
         Some(steps?.concat())
     }
 }
 
-/// Peers of a rank, in order.
-fn peers(rank: usize, ranks: usize, turn: Turn) -> Vec<usize> {
-    match turn {
-        Turn::Rotated => (1..ranks).map(|distance| (rank + distance) % ranks).collect(),
-        Turn::Ranked => (0..ranks).filter(|peer| *peer != rank).collect(),
+impl Role {
+    fn is_of(self, schedule: &Schedule, rank: usize) -> bool {
+        let is_root = rank == schedule.collective.root;
+        match self {
+            Role::Any => true,
+            Role::Root => is_root,
+            Role::Leaf => !is_root,
+        }
+    }
+
+    /// Peers of a rank, in order.
+    fn peers(self, schedule: &Schedule, rank: usize, turn: Turn) -> Vec<usize> {
+        let Collective { ranks, root, .. } = schedule.collective;
+        match (self, turn) {
+            (Role::Leaf, _) => vec![root],
+            (_, Turn::Rotated) => (1..ranks).map(|distance| (rank + distance) % ranks).collect(),
+            (_, Turn::Ranked) => (0..ranks).filter(|peer| *peer != rank).collect(),
+        }
     }
 }
 
@@ -332,12 +376,17 @@ struct Expanded<'a> {
     schedule: &'a Schedule,
     rank: usize,
     ranks: usize,
+    role: Role,
 }
 
 impl Expanded<'_> {
+    fn peers(&self, turn: Turn) -> impl Iterator<Item = usize> + use<> {
+        self.role.peers(self.schedule, self.rank, turn).into_iter()
+    }
+
     fn step(&self, step: &Step) -> Option<Vec<Instruction>> {
         let all = |counter: &Counter, one: fn(Flag, i64) -> Instruction| {
-            let peers = peers(self.rank, self.ranks, counter.turn).into_iter();
+            let peers = self.peers(counter.turn);
             let flag = |peer| match (Link::new(peer, counter.lane), counter.is_head) {
                 (link, true) => Flag::Head(link),
                 (link, false) => Flag::Tail(link),
@@ -353,10 +402,7 @@ impl Expanded<'_> {
             }
             Step::Move(of) => match of.times {
                 Times::Once => Some(vec![self.once(of)?]),
-                Times::Each(turn) => {
-                    let peers = peers(self.rank, self.ranks, turn).into_iter();
-                    peers.map(|peer| self.each(of, peer)).collect()
-                }
+                Times::Each(turn) => self.peers(turn).map(|peer| self.each(of, peer)).collect(),
             },
         }
     }
@@ -370,8 +416,7 @@ impl Expanded<'_> {
         let sources: Option<Vec<_>> = (0..self.ranks).filter_map(by_rank).collect();
         let own = of.to_own.map(|place| self.operand(place, self.rank, false));
         let others = of.to_peers.into_iter().flat_map(|place| {
-            let peers = peers(self.rank, self.ranks, Turn::Rotated).into_iter();
-            peers.map(move |peer| self.operand(place, peer, false))
+            self.peers(Turn::Rotated).map(move |peer| self.operand(place, peer, false))
         });
         let destinations: Option<Vec<_>> = own.into_iter().chain(others).collect();
         Some(reduce_copy(of, sources?, destinations?))
@@ -445,7 +490,8 @@ mod tests {
     #[test]
     fn all_are_alike_on_all_ranks() {
         check(&[2, 3, 4, 5, 7, 8, 16]).unwrap();
-        assert_eq!(hot().len(), HOT.len());
+        let shapes: usize = HOT.iter().map(|one| roles(one.0).len()).sum();
+        assert_eq!(hot().len(), shapes);
     }
 
     #[test]
@@ -455,7 +501,10 @@ mod tests {
                 let mut schedule = scheduled(kind, algorithm, encoding, ranks).unwrap();
                 let name = format!("{}_{algorithm}_{encoding}", kind.name());
                 for rank in 0..ranks {
-                    assert_eq!(find(&schedule, rank).map(|one| &*one.name), Some(&*name));
+                    let found = find(&schedule, rank).unwrap_or_else(|| panic!("{name}, {rank}"));
+                    assert!(found.name.starts_with(&name), "{}", found.name);
+                    let is_root = found.shape.role == Role::Root;
+                    assert_eq!(is_root, kind.is_rooted() && rank == 0, "{}", found.name);
                 }
                 // Anything else is not.
                 let list = &mut schedule.lists[1];

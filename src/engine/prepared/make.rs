@@ -182,15 +182,16 @@ impl Maker<'_> {
         Ok(Block::of_collective(code, told, signature.kind.reduces(), entries, whose))
     }
 
-    /// A call's launch block, which lacks its buffers. Kernels of one schedule have its extents,
-    /// and are told of averages.
+    /// A call's launch block, which lacks its buffers. Kernels of one schedule have its extents and
+    /// its root, and are told of averages.
     fn block_of(&self, call: &CheckedCall, extents: Option<Extents>) -> f::Launch {
         let blank = self.blank_block();
         let flags = match call.op.lower().1 {
             Scale::Average => f::LAUNCH_AVERAGES,
             _ => 0,
         };
-        f::Launch { flags, extents: extents.unwrap_or(blank.extents), ..blank }
+        let root = call.collective.root as u32;
+        f::Launch { flags, root, extents: extents.unwrap_or(blank.extents), ..blank }
     }
 
     /// A launch block with nothing but this rank's own tables.
