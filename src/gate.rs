@@ -12,13 +12,14 @@ use std::sync::{Condvar, Mutex, MutexGuard, atomic::AtomicU64};
 #[derive(Debug)]
 pub(crate) struct Gate {
     done: AtomicU64,
-    lock: Mutex<()>,
+    /// How many wait. The system is asked to wake them only if there are any.
+    waiting: Mutex<u32>,
     passed: Condvar,
 }
 
 impl Gate {
     pub(crate) fn new() -> Gate {
-        Gate { done: AtomicU64::new(0), lock: Mutex::new(()), passed: Condvar::new() }
+        Gate { done: AtomicU64::new(0), waiting: Mutex::new(0), passed: Condvar::new() }
     }
 
     /// Whether this ticket is done (acquire).
@@ -31,19 +32,22 @@ impl Gate {
     pub(crate) fn wait(&self, ticket: u64) {
         let mut guard = self.guard();
         while !self.is_done(ticket) {
+            *guard += 1;
             guard = self.passed.wait(guard).unwrap_or_else(PoisonError::into_inner);
+            *guard -= 1;
         }
     }
 
     /// Marks this ticket done (release).
     pub(crate) fn pass(&self, ticket: u64) {
         self.done.store(ticket, Ordering::Release);
-        let _guard = self.guard();
-        self.passed.notify_all();
+        if *self.guard() > 0 {
+            self.passed.notify_all();
+        }
     }
 
-    fn guard(&self) -> MutexGuard<'_, ()> {
-        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+    fn guard(&self) -> MutexGuard<'_, u32> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

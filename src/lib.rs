@@ -38,6 +38,7 @@ pub mod memory;
 pub mod status;
 mod stream;
 mod target;
+mod waiters;
 mod work;
 
 pub use call::{Call, CallOptions, Memory};

@@ -2,10 +2,11 @@
 
 use super::heap::HeapBlock;
 use crate::error::Error;
+use crate::waiters::Waiters;
 use oxccl_plans::element::Element;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Elements in memory of a communicator's device, which peers read and write in place, without a
 /// copy. Zero at first.
@@ -37,7 +38,7 @@ unsafe impl<T: Sync> Sync for DeviceBuffer<T> {}
 struct Storage {
     block: HeapBlock,
     in_flight: AtomicUsize,
-    idle: Condvar,
+    idle: Waiters,
     lock: Mutex<()>,
 }
 
@@ -52,7 +53,7 @@ impl Storage {
         );
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         while self.in_flight.load(Ordering::Acquire) > held {
-            guard = self.idle.wait(guard).unwrap_or_else(PoisonError::into_inner);
+            guard = self.idle.wait(guard);
         }
     }
 }
@@ -61,7 +62,7 @@ impl<T: Element> DeviceBuffer<T> {
     pub(crate) fn new(block: HeapBlock, len: usize) -> DeviceBuffer<T> {
         let in_flight = AtomicUsize::new(0);
         let (address, is_host) = (block.as_ptr().cast(), block.is_host());
-        let storage = Storage { block, in_flight, idle: Condvar::new(), lock: Mutex::new(()) };
+        let storage = Storage { block, in_flight, idle: Waiters::default(), lock: Mutex::new(()) };
         let has_flown = AtomicBool::new(false);
         DeviceBuffer { storage: Arc::new(storage), address, is_host, len, has_flown }
     }
@@ -292,8 +293,8 @@ impl Drop for InFlight {
         // One hold may be left where memory is lent.
         let left = self.storage.in_flight.fetch_sub(1, Ordering::AcqRel);
         if left <= 2 && !self.storage.block.is_of_parent() {
-            let _guard = self.storage.lock.lock().unwrap_or_else(PoisonError::into_inner);
-            self.storage.idle.notify_all();
+            let guard = self.storage.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            self.storage.idle.wake_all(guard);
         }
     }
 }

@@ -1,8 +1,9 @@
 //! The end of a launch, for those who wait for it.
 
 use crate::error::{Error, First};
+use crate::waiters::Waiters;
 use oxccl_transports::fork::Origin;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Set once, when the launch has ended.
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Completion {
     origin: Origin,
     state: Mutex<State>,
-    ended: Condvar,
+    ended: Waiters,
 }
 
 #[derive(Debug, Default)]
@@ -24,8 +25,9 @@ enum State {
 
 impl Completion {
     pub(crate) fn end(&self, result: Result<(), Error>) {
-        *self.lock() = State::Ended(result);
-        self.ended.notify_all();
+        let mut state = self.lock();
+        *state = State::Ended(result);
+        self.ended.wake_all(state);
     }
 
     /// Waits for the end. The first who hears of an error is given it; others are told of it in
@@ -34,7 +36,7 @@ impl Completion {
         self.check_process()?;
         let mut state = self.lock();
         while matches!(*state, State::Running) {
-            state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.ended.wait(state);
         }
         take(&mut state)
     }
@@ -50,8 +52,7 @@ impl Completion {
             if left.is_zero() {
                 return None;
             }
-            let waited = self.ended.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = self.ended.wait_timeout(state, left).0;
         }
         Some(take(&mut state))
     }

@@ -13,12 +13,13 @@ use crate::device::cuda::{Cells, Ended, Gpu, SLOTS, Stream, Tables};
 use crate::engine::diagnosis::{Odd, Ranks};
 use crate::engine::links::Links;
 use crate::error::Error;
+use crate::waiters::Waiters;
 use crate::work::Flight;
 use oxccl_kernels::format as f;
 use oxccl_transports::CudaError;
 use oxccl_transports::cuda::{Context, beside_captures};
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -61,7 +62,9 @@ struct Shared {
     /// The way to other nodes, awake while calls are under way.
     links: Option<Arc<Links>>,
     state: Mutex<State>,
-    changed: Condvar,
+    /// As in the state, for a look without the lock.
+    entered: AtomicU64,
+    changed: Waiters,
     guarded: Condvar,
 }
 
@@ -97,6 +100,8 @@ const EAGER: Duration = Duration::from_micros(200);
 /// behind long work of others in its stream.
 const NAP: Duration = Duration::from_micros(100);
 const LONGEST_NAP: Duration = Duration::from_millis(2);
+/// So long after a call the watcher looks for the next one before it sleeps.
+const LINGERING: Duration = Duration::from_micros(200);
 /// The driver is asked so often whether a call that has not ended still can.
 const ASK: Duration = Duration::from_millis(10);
 /// The guard looks at a call so often, and goes to sleep after so many looks without one.
@@ -124,12 +129,22 @@ impl Watch {
         ranks: Arc<Ranks>,
         links: Option<Arc<Links>>,
     ) -> Result<Watch, Error> {
-        let (state, changed, guarded) = Default::default();
+        let (state, entered, changed, guarded) = Default::default();
         let (tables, ended, stream) =
             (gpu.tables().clone(), gpu.ended().clone(), gpu.stream().clone());
         let cells = gpu.cells().cloned();
-        let shared = Shared { ranks, tables, cells, ended, stream, links, state, changed, guarded };
-        let shared = Arc::new(shared);
+        let shared = Arc::new(Shared {
+            ranks,
+            tables,
+            cells,
+            ended,
+            stream,
+            links,
+            state,
+            entered,
+            changed,
+            guarded,
+        });
         let mut watch = Watch { shared: shared.clone(), threads: Vec::new() };
         let (watcher, context) = (shared.clone(), gpu.context().clone());
         watch.spawn("oxccl-watch", move || {
@@ -152,7 +167,7 @@ impl Watch {
     pub(super) fn next_slot(&self) -> usize {
         let mut state = self.shared.lock();
         while state.entered - state.ended >= SLOTS as u64 {
-            state = self.shared.wait(state);
+            state = self.shared.changed.wait(state);
         }
         (state.entered % SLOTS as u64) as usize
     }
@@ -162,22 +177,24 @@ impl Watch {
         let mut state = self.shared.lock();
         state.entered += 1;
         state.queue.push_back(launched);
+        self.shared.entered.store(state.entered, Ordering::Relaxed);
         self.shared.wake_links();
-        self.shared.changed.notify_all();
+        self.shared.changed.wake_all(state);
     }
 
     /// From here on replays of this call may come at any time.
     pub(super) fn captured(&self, record: Record) {
-        self.shared.lock().captured = Some(record);
+        let mut state = self.shared.lock();
+        state.captured = Some(record);
         self.shared.wake_links();
-        self.shared.changed.notify_all();
+        self.shared.changed.wake_all(state);
     }
 
     /// Waits until all calls have ended.
     pub(super) fn wait(&self) {
         let mut state = self.shared.lock();
         while state.entered > state.ended {
-            state = self.shared.wait(state);
+            state = self.shared.changed.wait(state);
         }
     }
 }
@@ -185,8 +202,9 @@ impl Watch {
 impl Drop for Watch {
     /// Waits for the calls under way: each ends, if it does not move by its time-out.
     fn drop(&mut self) {
-        self.shared.lock().closed = true;
-        self.shared.changed.notify_all();
+        let mut state = self.shared.lock();
+        state.closed = true;
+        self.shared.changed.wake_all(state);
         for thread in self.threads.drain(..) {
             // One that panicked has told so.
             let _ = thread.join();
@@ -253,7 +271,7 @@ impl Shared {
     }
 
     fn next(&self) -> Next {
-        let mut state = self.lock();
+        let (mut state, mut lingers) = (self.lock(), true);
         loop {
             if let Some(launched) = state.queue.pop_front() {
                 if let Some(timeout) = launched.timeout {
@@ -271,11 +289,14 @@ impl Shared {
                 return Next::End;
             }
             state = match state.captured {
-                None => self.wait(state),
+                None if lingers => {
+                    lingers = false;
+                    self.linger(state)
+                }
+                None => self.changed.wait(state),
                 Some(record) => {
-                    let waited = self.changed.wait_timeout(state, REPLAY_NAP);
-                    let (state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
-                    if waited.timed_out() && state.queue.is_empty() && !state.closed {
+                    let (state, late) = self.changed.wait_timeout(state, REPLAY_NAP);
+                    if late && state.queue.is_empty() && !state.closed {
                         return Next::Replays(record);
                     }
                     state
@@ -361,7 +382,7 @@ impl Shared {
         if let Some(links) = self.links.as_ref().filter(|_| state.is_quiet()) {
             links.end();
         }
-        self.changed.notify_all();
+        self.changed.wake_all(state);
     }
 
     /// Whatever kernels write for other nodes from here on is carried.
@@ -519,8 +540,15 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    /// Looks whether another call comes soon. While the watcher does not sleep, whoever makes the
+    /// call need not wake it.
+    fn linger<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let (begin, entered) = (Instant::now(), state.entered);
+        drop(state);
+        while self.entered.load(Ordering::Relaxed) == entered && begin.elapsed() < LINGERING {
+            std::thread::yield_now();
+        }
+        self.lock()
     }
 }
 
