@@ -9,6 +9,7 @@ mod binomial;
 mod broadcast;
 mod bruck;
 mod chain;
+pub(crate) mod channels;
 mod doubling;
 mod entry;
 mod exchange;

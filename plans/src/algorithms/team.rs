@@ -15,6 +15,8 @@ pub(super) struct Team {
     /// This rank's place.
     pub(super) me: usize,
     lane: Lane,
+    /// Of which lists its connections are.
+    list: u16,
 }
 
 impl fmt::Debug for Team {
@@ -68,7 +70,12 @@ impl Team {
         encoding: Encoding,
         member: impl Fn(usize) -> usize + 'static,
     ) -> Team {
-        Team { len, member: Rc::new(member), me, lane: encoding.lane() }
+        Team { len, member: Rc::new(member), me, lane: encoding.lane(), list: 0 }
+    }
+
+    /// The same in this list of each of its ranks.
+    pub(super) fn in_list(self, list: u16) -> Team {
+        Team { list, ..self }
     }
 
     /// The team of so many of its members, of which this rank has the place `me`. `place` tells
@@ -80,7 +87,13 @@ impl Team {
         place: impl Fn(usize) -> usize + 'static,
     ) -> Team {
         let all = Rc::clone(&self.member);
-        Team { len, member: Rc::new(move |at| all(place(at))), me, lane: self.lane }
+        Team {
+            len,
+            member: Rc::new(move |at| all(place(at))),
+            me,
+            lane: self.lane,
+            list: self.list,
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -94,7 +107,7 @@ impl Team {
 
     /// The data connection to the member at a place.
     pub(super) fn link(&self, place: usize) -> Link {
-        Link::new(self.member(place), self.lane)
+        Link { list: self.list, ..Link::new(self.member(place), self.lane) }
     }
 
     /// The connection to the member behind this rank.

@@ -56,24 +56,24 @@ pub(super) fn double_tree(
 
 /// A rank's place in a tree. Others are places in the team.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Node {
+pub(super) struct Node {
     depth: usize,
     /// Of the tree: the largest depth.
     height: usize,
-    parent: Option<usize>,
-    left: Option<Child>,
-    right: Option<Child>,
+    pub(super) parent: Option<usize>,
+    pub(super) left: Option<Child>,
+    pub(super) right: Option<Child>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Child {
-    place: usize,
-    is_leaf: bool,
+pub(super) struct Child {
+    pub(super) place: usize,
+    pub(super) is_leaf: bool,
 }
 
 impl Node {
     /// This rank's node, where the member at place p is in the tree at p + shift.
-    fn of(team: &Team, shift: usize) -> Node {
+    pub(super) fn of(team: &Team, shift: usize) -> Node {
         let n = team.len();
         let mut node = Node::at((team.me + shift) % n, n);
         let unshift = |place: usize| (place + n - shift) % n;

@@ -62,9 +62,9 @@ pub const BANDS: [Band; 7] = [
     Band { class: Class::Short, percent: 20, rows: 189 },
     Band { class: Class::Middle, percent: 18, rows: 215 },
     Band { class: Class::Long, percent: 10, rows: 209 },
-    Band { class: Class::ShortAcross, percent: 26, rows: 15 },
-    Band { class: Class::MiddleAcross, percent: 36, rows: 24 },
-    Band { class: Class::LongAcross, percent: 16, rows: 67 },
+    Band { class: Class::ShortAcross, percent: 20, rows: 10 },
+    Band { class: Class::MiddleAcross, percent: 22, rows: 16 },
+    Band { class: Class::LongAcross, percent: 10, rows: 57 },
 ];
 
 impl Class {

@@ -45,8 +45,12 @@ impl<'a> Subject<'a> {
     /// # Errors
     /// An operand or a shape that no executor takes.
     pub fn schedule(schedule: &'a Schedule) -> Result<Subject<'a>, SimulationError> {
-        let needed_channels = needed_channels(schedule)?;
-        Ok(Subject {
+        Ok(Self::of_channels(schedule, needed_channels(schedule)?))
+    }
+
+    /// The same of so many channels, of which each list has its own.
+    pub(super) fn of_channels(schedule: &'a Schedule, needed_channels: usize) -> Subject<'a> {
+        Subject {
             source: Source::Schedule(schedule),
             collective: schedule.collective,
             input: schedule.input,
@@ -57,7 +61,7 @@ impl<'a> Subject<'a> {
             cube: None,
             inside: None,
             alike: OnceLock::new(),
-        })
+        }
     }
 
     /// An algorithm out of the catalogue, for a world that may be too large to hold all of its

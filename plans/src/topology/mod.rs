@@ -126,6 +126,14 @@ pub struct NcclCosts {
     pub nvls: ProtocolCosts,
     /// Sends and receives that are announced by a counter.
     pub p2p: ProtocolCosts,
+    /// What a rank sends to one rank of another node, if that is less than its adapter carries:
+    /// NCCL gives it two of its channels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer_gbps: Option<f64>,
+    /// A step of a ring of LL or LL128 over several nodes: at each one the proxies of every channel
+    /// have a message to post and one to see.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ring_step_ns: Option<f64>,
 }
 
 /// What NCCL's kernels take in one protocol.
@@ -144,12 +152,16 @@ pub struct ProtocolCosts {
     /// device's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub across_gbps: Option<f64>,
+    /// A step where ranks are on several nodes, if that is not `step_ns`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub across_step_ns: Option<f64>,
 }
 
 impl DeviceKind {
     /// The same, where NCCL's kernels run; releases wait for acknowledgements or not.
     pub(crate) fn with_protocol(&self, costs: &ProtocolCosts, acknowledged: bool) -> DeviceKind {
-        let (launch_ns, move_ns) = (costs.launch_ns, costs.step_ns);
+        let launch_ns = costs.launch_ns;
+        let move_ns = costs.across_step_ns.unwrap_or(costs.step_ns);
         let channel_gbps = costs.across_gbps.unwrap_or(self.channel_gbps);
         let processor = if acknowledged { self.processor } else { Processor::Cpu };
         DeviceKind {
@@ -330,7 +342,14 @@ impl Topology {
                 positive_or_zero(&key("hot.move_ns"), hot.move_ns)?;
                 positive_or_zero(&key("hot.operand_ns"), hot.operand_ns)?;
             }
-            if let Some(NcclCosts { channels, ll, ll128, simple, nvls, p2p }) = &kind.nccl {
+            if let Some(costs) = &kind.nccl {
+                let NcclCosts { channels, ll, ll128, simple, nvls, p2p, .. } = costs;
+                if let Some(gbps) = costs.peer_gbps {
+                    positive(&key("nccl.peer_gbps"), gbps)?;
+                }
+                if let Some(step) = costs.ring_step_ns {
+                    positive_or_zero(&key("nccl.ring_step_ns"), step)?;
+                }
                 if !(1..=MAX_CHANNELS).contains(channels) {
                     let remedy = format!("choose 1 to {MAX_CHANNELS}");
                     let problem = format!("is {channels}");
@@ -350,6 +369,9 @@ impl Topology {
                     positive_or_zero(&key("message_ns"), costs.message_ns)?;
                     positive_or_zero(&key("fill_bytes"), costs.fill_bytes)?;
                     costs.across_gbps.map_or(Ok(()), |gbps| positive(&key("across_gbps"), gbps))?;
+                    if let Some(step) = costs.across_step_ns {
+                        positive_or_zero(&key("across_step_ns"), step)?;
+                    }
                 }
             }
             positive(&key("channel_gbps"), kind.channel_gbps)?;

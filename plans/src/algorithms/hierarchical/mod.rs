@@ -16,7 +16,7 @@ mod all_to_all;
 mod broadcast;
 mod grid;
 mod place;
-mod rails;
+pub(super) mod rails;
 mod reduce;
 mod reduce_scatter;
 

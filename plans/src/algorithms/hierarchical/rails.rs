@@ -69,7 +69,7 @@ fn gather(b: &mut RankBuilder, teams: &[Team], chunk: impl Fn(usize, usize) -> u
 }
 
 /// Rings of an odd number of ranks on a node would share links.
-fn rings(request: &Request) -> usize {
+pub(in super::super) fn rings(request: &Request) -> usize {
     let local = request.placement.ranks_per_node();
     if local.is_multiple_of(2) { local.min(RINGS) } else { 1 }
 }
@@ -94,20 +94,58 @@ fn period(request: &Request) -> usize {
 
 /// The rings, as a rank finds itself in them.
 fn teams(request: &Request, rank: usize) -> Vec<Team> {
+    (0..rings(request)).map(|ring| team(request, rank, ring)).collect()
+}
+
+/// One of them.
+pub(in super::super) fn team(request: &Request, rank: usize, ring: usize) -> Team {
     let local = request.placement.ranks_per_node();
-    let rings = rings(request);
-    let ring = |ring: usize| {
-        let first = ring * local / rings;
-        let member = move |at: usize| {
-            let (node, step) = (at / local, at % local);
-            let step = if node.is_multiple_of(2) { step } else { local - 1 - step };
-            node * local + (first + zigzag(step, local)) % local
-        };
-        let node = rank / local * local;
-        let me = (node..node + local).find(|at| member(*at) == rank).unwrap_or(node);
-        Team::new(request.ranks(), me, request.encoding, member)
+    let first = ring * local / rings(request);
+    let member = move |at: usize| {
+        let (node, step) = (at / local, at % local);
+        let step = if node.is_multiple_of(2) { step } else { local - 1 - step };
+        node * local + (first + zigzag(step, local)) % local
     };
-    (0..rings).map(ring).collect()
+    let node = rank / local * local;
+    let me = (node..node + local).find(|at| member(*at) == rank).unwrap_or(node);
+    Team::new(request.ranks(), me, request.encoding, member)
+}
+
+/// What one ring does of an all-reduce, without the others.
+pub(in super::super) fn all_reduce_around(b: &mut RankBuilder, team: &Team, ring: usize) {
+    let n = team.len();
+    let part = |place| ring * n + team.member(place);
+    let writes = [Write::To(Operand::Output(part(team.me))), Write::Send(team.next())];
+    team.reduce_scatter_ring(b, part, &[], &writes, true);
+    for step in 1..n {
+        team.all_gather_step(b, step, part);
+    }
+}
+
+/// The same of a reduce-scatter of so many rings.
+pub(in super::super) fn reduce_scatter_around(
+    b: &mut RankBuilder,
+    team: &Team,
+    ring: usize,
+    rings: usize,
+) {
+    let part = |place| team.member(place) * rings + ring;
+    team.reduce_scatter_ring(b, part, &[], &[Write::To(Operand::Output(ring))], true);
+}
+
+/// The same of an all-gather.
+pub(in super::super) fn all_gather_around(
+    b: &mut RankBuilder,
+    team: &Team,
+    ring: usize,
+    rings: usize,
+) {
+    let own = Operand::Output(b.rank() * rings + ring);
+    let writes = [Write::To(own), Write::Send(team.next())];
+    b.transfer(&[Read::Plain(Operand::Input(ring))], &writes, false);
+    for step in 1..team.len() {
+        team.all_gather_step(b, step, |place| team.member(place) * rings + ring);
+    }
 }
 
 #[cfg(test)]

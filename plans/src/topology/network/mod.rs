@@ -315,7 +315,8 @@ impl Network {
         let costs_of = |device: &DeviceKind| {
             let costs = costs(device.nccl.as_ref()?);
             let across_gbps = costs.across_gbps.filter(|_| self.nodes() > 1);
-            Some(ProtocolCosts { across_gbps, ..costs })
+            let across_step_ns = costs.across_step_ns.filter(|_| self.nodes() > 1);
+            Some(ProtocolCosts { across_gbps, across_step_ns, ..costs })
         };
         let message_ns = costs_of(self.devices.first()?)?.message_ns;
         let devices: Option<Vec<DeviceKind>> = self
