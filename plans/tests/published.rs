@@ -232,7 +232,8 @@ fn what_is_held_out_was_not_fitted_on() {
 }
 
 /// All rows beside what is predicted of them, and what they come to: the tables of
-/// docs/simulator.md. `MACHINE` asks for one machine's, `NODES` for worlds of so many nodes or more.
+/// docs/simulator.md. `MACHINE` asks for one machine's, `NODES` for worlds of so many nodes or
+/// more.
 #[test]
 #[ignore = "prints tables for people"]
 fn tables() {

@@ -2,10 +2,10 @@
 //! compiled (hot kernels).
 //!
 //! A [`Shape`] is such a schedule: what a rank does for each of its peers, whoever they are and
-//! however many. Where there is a root, it has one shape and the others another ([`Role`]). The build of oxccl-kernels makes a kernel of each of [`hot`]; the runtime launches
-//! it where the proven schedule at hand is what its shape says ([`find`]), instruction by
-//! instruction, and buffers are divided as it takes them to be ([`extents`]). Everything else is
-//! interpreted.
+//! however many. Where there is a root, it has one shape and the others another ([`Role`]). The
+//! build of oxccl-kernels makes a kernel of each of [`hot`]; the runtime launches it where the
+//! proven schedule at hand is what its shape says ([`find`]), instruction by instruction, and
+//! buffers are divided as it takes them to be ([`extents`]). Everything else is interpreted.
 
 mod extents;
 mod generalise;

@@ -1,6 +1,6 @@
 //! What NCCL takes for a call: its algorithms, by schedules that move data as they do, with the
-//! costs of its kernels. On one node they are the catalogue's. Over several nodes each channel has a
-//! ring or a tree of its own, as NCCL's have (`crate::algorithms::channels`).
+//! costs of its kernels. On one node they are the catalogue's. Over several nodes each channel has
+//! a ring or a tree of its own, as NCCL's have (`crate::algorithms::channels`).
 //!
 //! Which of its algorithms and protocols NCCL chooses is not predicted: the fastest counts. Its
 //! kernels' costs are the device's ([`NcclCosts`]), fitted on published measurements, which

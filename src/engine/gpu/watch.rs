@@ -96,8 +96,8 @@ struct UnderWay {
 
 /// The first looks after a call are close together.
 const EAGER: Duration = Duration::from_micros(200);
-/// Later ones are so far apart, or an eighth of how long the call has taken, up to a limit: it may stand
-/// behind long work of others in its stream.
+/// Later ones are so far apart, or an eighth of how long the call has taken, up to a limit: it may
+/// stand behind long work of others in its stream.
 const NAP: Duration = Duration::from_micros(100);
 const LONGEST_NAP: Duration = Duration::from_millis(2);
 /// So long after a call the watcher looks for the next one before it sleeps.

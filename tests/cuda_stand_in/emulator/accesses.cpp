@@ -14,8 +14,8 @@ namespace emulator {
 namespace order {
 namespace {
 
-// Copies and fills of the host cover whole pages, most of which no block ever touches: such a store stands
-// once for all granules that nothing else has been noted of.
+// Copies and fills of the host cover whole pages, most of which no block ever touches: such a store
+// stands once for all granules that nothing else has been noted of.
 class Page {
  public:
   std::vector<Access>& granule(uint64_t number) {

@@ -148,8 +148,9 @@ pub(crate) fn give_back(device: CUdevice, len: usize) {
     USED[device as usize % USED.len()].fetch_sub(len, Ordering::AcqRel);
 }
 
-/// Overwrites memory that nobody may rely on. Of what is large, every sixteenth page is enough: it is
-/// found as surely by who reads all of it, and the others take no memory until somebody writes them.
+/// Overwrites memory that nobody may rely on. Of what is large, every sixteenth page is enough: it
+/// is found as surely by who reads all of it, and the others take no memory until somebody writes
+/// them.
 pub(crate) fn spoil(start: usize, len: usize) {
     const SPOILED: u8 = 0xa5;
     const ALL_OF: usize = 1 << 20;
@@ -163,8 +164,8 @@ pub(crate) fn spoil(start: usize, len: usize) {
     }
 }
 
-/// Zeroes a range of device memory. Its whole pages are given back, and read as zeros from then on: it is
-/// the same to whoever looks at them, and most of what is cleared at a start is never used.
+/// Zeroes a range of device memory. Its whole pages are given back, and read as zeros from then on:
+/// it is the same to whoever looks at them, and most of what is cleared at a start is never used.
 ///
 /// # Safety
 ///
