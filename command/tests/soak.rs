@@ -26,7 +26,7 @@ fn operations(said: &str) -> u64 {
 #[test]
 fn many_operations_are_right() {
     let (calls, least) = match left::to_test_all("a million operations") {
-        true => ("240000", 300_000),
+        true => ("80000", 100_000),
         false => ("720000", 1_000_000),
     };
     let faults = ["--deaths", "2", "--faults", "kill,stop,cut,slow,garbage", "--nodes", "4"];
