@@ -141,9 +141,9 @@ const fn across_step(step_ns: f64, costs: ProtocolCosts) -> ProtocolCosts {
 }
 
 /// What NCCL's kernels take, fitted on those published measurements that `plans/tests/published`
-/// says are (`fit` in `plans/tests/published.rs`): the mean error of series is 9 %, on A100 15 %.
-/// Steps that cost nothing are within what their messages take of links. What is of several nodes
-/// alone was fitted after the rest, with that held. B200 have the H100's: theirs were not measured.
+/// says are (`fit` in `plans/tests/published.rs`). Steps that cost nothing are within what their
+/// messages take of links. What is of several nodes alone was fitted after the rest, with that
+/// held. B200 have the H100's: theirs were not measured.
 const NCCL_H100: NcclCosts = NcclCosts {
     channels: 24,
     ll: across_step(500.0, across(10.4, protocol(5400.0, 70.0, 2670.0, 0.0))),
