@@ -213,6 +213,52 @@ reductions!(
     f8e5m2_reductions F8E5M2
 );
 
+/// What two elements become: all pairs of 8 bits, and each of 16 bits with some that begin alike or
+/// are edges.
+#[test]
+fn every_pair_folds_as_by_the_reference() {
+    let executors = executors();
+    let mut random = Random::new(5);
+    let folds = [Fold::Sum, Fold::Prod, Fold::Min, Fold::Max];
+    let edges = [0x0000u16, 0x8000, 0x0001, 0x03ff, 0x0400, 0x7bff, 0x7c00, 0x7f80, 0xff80, 0x7fc0];
+    let cases = SMALL_FLOATS.into_iter().flat_map(|t| folds.map(|fold| (t, fold)));
+    for (data_type, fold) in cases {
+        let pairs: Vec<(u16, u16)> = if data_type.len_bytes() == 1 {
+            (0..=0xffff).map(|pair: u16| (pair >> 8, pair & 0xff)).collect()
+        } else {
+            let near = (0..8).map(|_| random.next() as u16 & 0x80ff).collect::<Vec<u16>>();
+            (0..=0xffffu16)
+                .flat_map(|a| near.iter().map(move |b| (a, a ^ b)))
+                .chain((0..=0xffffu16).flat_map(|a| edges.map(|b| (a, b))))
+                .collect()
+        };
+        let side = |of: fn(&(u16, u16)) -> u16| -> Vec<u8> {
+            let bytes = |pair| of(pair).to_le_bytes()[..data_type.len_bytes()].to_vec();
+            pairs.iter().flat_map(bytes).collect()
+        };
+        let inputs = [side(|pair| pair.0), side(|pair| pair.1)];
+        let reduction = Reduction {
+            data_type,
+            fold,
+            scale: Scale::None,
+            scale_bits: 0,
+            ranks: 2,
+            tree: false,
+            finish: true,
+            stream: false,
+        };
+        let expected = Reference::new(&reduction).reduce(&inputs);
+        for executor in &executors {
+            let mut result = vec![0xa5u8; expected.len()];
+            let (from, to) = (inputs.each_ref().map(|input| input.as_ptr()), result.as_mut_ptr());
+            // SAFETY: all have as many bytes; allocations of this size are aligned for the element.
+            unsafe { executor.reduce(&reduction, &from, &[to], expected.len()) };
+            let context = || format!("{reduction:?}, {:?}", executor.isa());
+            Reference::assert_equal(data_type, &result, &expected, context);
+        }
+    }
+}
+
 #[test]
 fn many_sources() {
     let mut random = Random::new(3);

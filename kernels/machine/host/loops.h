@@ -2,21 +2,13 @@
 //
 // They go element by element and leave the vectors to the compiler: that vectorises for every type,
 // where loops over 16-byte structs do not for f16 and fp8. `ivdep` says that a destination may be
-// one of the sources, but never half overlaps one, so the loops need no overlap test. f16 and fp8
-// are the exception where host/vectors.h has them.
+// one of the sources, but never half overlaps one, so the loops need no overlap test. The small
+// floats are the exception where host/pairs.h and host/vectors.h have them.
 #pragma once
-#include "vectors.h"
+#include "pairs.h"
 
 namespace oxccl {
 inline namespace OXCCL_ISA {
-
-template <Fold F, class V>
-OXCCL_INLINE V fold_vector(V a, V b) {
-  if constexpr (F == FOLD_SUM) return a + b;
-  else if constexpr (F == FOLD_PROD) return a * b;
-  else if constexpr (F == FOLD_MIN) return (b < a) | (a != a) ? b : a;
-  else return (b > a) | (a != a) ? b : a;
-}
 
 // to = narrow(fold(a, b))
 template <class N, Fold F>
@@ -25,6 +17,10 @@ void fold_two(void* to_, const void* a_, const void* b_, size_t count) {
   Element* to = static_cast<Element*>(to_);
   const Element *a = static_cast<const Element*>(a_), *b = static_cast<const Element*>(b_);
   size_t i = 0;
+  if constexpr (Pairs<N, F>::COUNT != 0) {
+    using P = Pairs<N, F>;
+    for (; i + P::COUNT <= count; i += P::COUNT) P::fold(to + i, a + i, b + i);
+  }
   if constexpr (Vector<N>::COUNT != 0) {
     using V = Vector<N>;
     for (; i + V::COUNT <= count; i += V::COUNT)
