@@ -117,6 +117,7 @@ fn thresholds_hold_over_many_nodes() {
     let long = [1 << 20, 16 << 20, 64 << 20];
     wrong.extend(choices(&[(6, 48), (8, 64), (16, 128)], &[Kind::AllReduce], &long).2);
     let rooted = [Kind::Broadcast, Kind::Reduce];
+    wrong.extend(choices(&[(8, 64)], &[Kind::AllReduce, Kind::Broadcast], &[256 << 20]).2);
     wrong.extend(choices(&[(32, 256)], &rooted, &[16 << 10, 256 << 10]).2);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -36,6 +36,9 @@ const RAILS_MIN_BYTES: usize = 1 << 20;
 /// The same of a broadcast's from so many nodes on.
 const RAILS_OF_MANY_MIN_BYTES: usize = 128 << 10;
 const RAILS_MANY_NODES: usize = 8;
+/// From so many bytes for each node on a broadcast passes from node to node, rather than from few
+/// nodes to twice as many.
+const LONG_BROADCAST_BYTES_PER_NODE: usize = 12 << 20;
 /// Up to so long blocks of an all-to-all between nodes had better be sent in few messages, of
 /// several blocks each.
 const BRUCK_MAX_BYTES: usize = 64 << 10;
@@ -60,7 +63,7 @@ const IN_PLACE_DOUBLING_BYTES: usize = 4 << 20;
 /// nodes send less; up to so many for each node.
 const GRID_MIN_BYTES_PER_NODE: usize = 256 << 10;
 const GRID_MIN_BYTES: [usize; 2] = [2 << 20, 4 << 20];
-const GRID_MAX_BYTES_PER_NODE: usize = 8 << 20;
+const GRID_MAX_BYTES_PER_NODE: usize = 4 << 20;
 /// From so many nodes on an all-gather goes along rows and columns of them, up to so many bytes for
 /// each node, and so many in all.
 const GRID_GATHER_MIN_NODES: usize = 8;
@@ -73,8 +76,9 @@ const DOUBLING_OF_TWO_MAX_BYTES: usize = 16 << 10;
 const AT_ONCE_MAX_BYTES: [usize; 2] = [4 << 20, 32 << 20];
 /// From so many bytes a reduce-scatter's do so again: each message is long by itself.
 const LONG_MIN_BYTES: usize = 64 << 20;
-/// From so many an all-reduce's do.
+/// From so many an all-reduce's do, of fewer nodes than so many: those of more go around a ring.
 const LONG_ALL_REDUCE_MIN_BYTES: usize = 8 << 20;
+const LONG_ALL_REDUCE_NODES: usize = 8;
 /// Up to so many bytes, and so many of all ranks, a root between nodes takes everybody's input at
 /// once.
 const ROOT_MAX_BYTES: usize = 32 << 10;
@@ -181,7 +185,7 @@ fn between_nodes(question: &Question) -> Vec<Wish> {
             if is_short_enough {
                 wishes.push(in_groups_by_slots);
             }
-            let is_long = bytes >= LONG_ALL_REDUCE_MIN_BYTES;
+            let is_long = bytes >= LONG_ALL_REDUCE_MIN_BYTES && nodes < LONG_ALL_REDUCE_NODES;
             let outer = if is_long { Outer::Direct } else { Outer::Ring };
             wishes.extend(by(outer));
             wishes.push(slots(Algorithm::Ring, "one rank a node: every byte crosses seldom"));
@@ -207,7 +211,9 @@ fn between_nodes(question: &Question) -> Vec<Wish> {
             vec![slots(Algorithm::Direct, "nodes, short: one step")]
         }
         Kind::Broadcast | Kind::Reduce => {
+            let is_long = bytes >= LONG_BROADCAST_BYTES_PER_NODE * nodes;
             let algorithm = match kind {
+                Kind::Broadcast if is_long => Algorithm::Hierarchical(Inner::Direct, Outer::Ring),
                 Kind::Broadcast => Algorithm::Hierarchical(Inner::Direct, Outer::Doubling),
                 _ => Algorithm::Hierarchical(Inner::Ring, Outer::Ring),
             };
