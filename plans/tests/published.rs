@@ -1,14 +1,15 @@
 //! Predictions beside published measurements, class by class (`published/figures.toml`).
 #![allow(clippy::unwrap_used)]
 
-use oxccl_plans::algorithms::catalogue;
-use oxccl_plans::collective::{Collective, Kind, Order};
-use oxccl_plans::schedule::{Layout, SLOTS};
+#[path = "published/kernels.rs"]
+mod kernels;
+
+use kernels::Library;
+use oxccl_plans::collective::{Collective, Kind};
 use oxccl_plans::simulate::{
-    BANDS, Band, Class, Fold, MOST_RANKS, NcclAlgorithm, NcclCall, NcclWay, Options, Protocol,
-    SimulationError, Subject, Whose, nccl, simulate,
+    BANDS, Band, Class, Fold, MOST_RANKS, NcclAlgorithm, NcclCall, NcclWay, Protocol, Whose, nccl,
 };
-use oxccl_plans::topology::{NcclCosts, Network, Placement, Topology, preset};
+use oxccl_plans::topology::{NcclCosts, Network, Topology, preset};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -45,11 +46,12 @@ enum Role {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 enum Like {
-    #[serde(rename = "nccl")]
     Nccl,
-    #[serde(rename = "peer kernels")]
-    PeerKernels,
+    /// Kernels over peers' memory.
+    #[serde(untagged)]
+    Kernels(Library),
 }
 
 /// One row beside what is predicted.
@@ -70,6 +72,13 @@ impl Point {
 fn runs() -> Vec<Run> {
     let figures: Figures = toml::from_str(FIGURES).unwrap();
     figures.run
+}
+
+/// What was fitted on, of one machine.
+fn fitted(machine: &str) -> Vec<Run> {
+    let mut runs = runs();
+    runs.retain(|run| run.role == Role::Fitted && run.machine == machine);
+    runs
 }
 
 fn network(run: &Run, topology: &Topology) -> Network {
@@ -104,42 +113,22 @@ fn call(collective: Collective, count: usize) -> NcclCall {
 fn predict(run: &Run, network: &Network) -> Vec<Point> {
     let collective = collective(run);
     let predicted = |&(bytes, measured_us): &(u64, f64)| {
-        let count = count(&collective, bytes);
         let (predicted_us, how) = match run.like {
             Like::Nccl => {
-                let call = call(collective, count);
+                let call = call(collective, count(&collective, bytes));
                 let wanted = |name: &str| run.way.as_deref().is_none_or(|way| way == name);
                 let found = nccl(&call, network, |way| wanted(way.algorithm.name())).unwrap();
                 let (way, prediction) = found.unwrap_or_else(|| panic!("{run:?}"));
                 (prediction.time_ns / 1e3, way.to_string())
             }
-            Like::PeerKernels => ours(&collective, count, network),
+            Like::Kernels(library) => {
+                assert_eq!(collective, Collective::new(Kind::AllReduce, run.ranks), "{run:?}");
+                kernels::predict(library, run.ranks, bytes, &preset(&run.machine).unwrap())
+            }
         };
         Point { bytes, measured_us, predicted_us, how }
     };
     run.rows.iter().map(predicted).collect()
-}
-
-/// The fastest of the catalogue.
-fn ours(collective: &Collective, count: usize, network: &Network) -> (f64, String) {
-    let entries = catalogue().filter(|entry| entry.kind == collective.kind);
-    let timed = entries.filter_map(|entry| {
-        let placement = Placement::uniform(network.per_node());
-        let subject = Subject::entry(entry, *collective, placement, Order::Any, SLOTS).ok()?;
-        let (input, output) = subject.chunking();
-        let layout = Layout::even(collective, input, output, count, 16).unwrap();
-        let tile_bytes = if entry.encoding.has_flags() { 4 << 10 } else { 64 << 10 };
-        let channels = (count * 4).div_ceil(tile_bytes).clamp(1, 8);
-        let options = Options { channels, tile_bytes, ..Options::default() };
-        match simulate(&subject, &layout, network, &options) {
-            Ok(prediction) => {
-                Some((prediction.time_ns / 1e3, format!("{}/{}", entry.algorithm, entry.encoding)))
-            }
-            Err(SimulationError::Unavailable(_) | SimulationError::WindowAcross { .. }) => None,
-            Err(other) => panic!("{entry:?}: {other}"),
-        }
-    });
-    timed.min_by(|a, b| a.0.total_cmp(&b.0)).unwrap()
 }
 
 /// Of each class the band in which four fifths of its rows are, as [`Band`] says it.
@@ -158,7 +147,7 @@ fn bands(points: &[(Class, f64)]) -> Vec<Band> {
 fn class(run: &Run, network: &Network, bytes: u64) -> Option<Class> {
     let whose = match run.like {
         Like::Nccl => Whose::Nccl,
-        Like::PeerKernels => Whose::Own,
+        Like::Kernels(_) => Whose::Own,
     };
     Class::of(whose, network, bytes)
 }
@@ -228,6 +217,27 @@ fn what_is_held_out_was_not_fitted_on() {
             of(other) == of(run)
         };
         assert!(of(Role::Fitted).find(same).is_none(), "{run:?}");
+    }
+}
+
+/// A launch is all that is fitted of kernels over peers' memory: one figure a generation of GPUs.
+/// A step of 100 ns more or less is no better.
+#[test]
+fn launches_are_those_that_fit() {
+    for machine in ["dgx-a100", "dgx-h100", "dgx-b200"] {
+        let topology = preset(machine).unwrap();
+        let mut runs = fitted(machine);
+        runs.retain(|run| run.like != Like::Nccl);
+        let points = |run: &Run| predict(run, &network(run, &topology));
+        let points: Vec<Point> = runs.iter().flat_map(points).collect();
+        assert_eq!(points.len(), 10, "{machine}");
+        let error = |later_us: f64| -> f64 {
+            let off = |point: &Point| (point.measured_us / (point.predicted_us + later_us)).ln();
+            points.iter().map(|point| off(point).abs()).sum()
+        };
+        let steps = (-8..=8).map(|step| f64::from(step) * 0.1);
+        let best = steps.min_by(|a, b| error(*a).total_cmp(&error(*b))).unwrap();
+        assert_eq!(best, 0.0, "{machine}: us that launches take besides");
     }
 }
 
@@ -373,8 +383,8 @@ struct Fit {
 
 impl Fit {
     fn new(machine: &str) -> Fit {
-        let fitted = |run: &Run| run.role == Role::Fitted && run.machine == machine;
-        let runs: Vec<Run> = runs().into_iter().filter(fitted).collect();
+        let mut runs = fitted(machine);
+        runs.retain(|run| run.like == Like::Nccl);
         let times = runs.iter().map(|run| vec![[f64::INFINITY; GROUPS]; run.rows.len()]).collect();
         Fit { topology: preset(machine).unwrap(), runs, times }
     }

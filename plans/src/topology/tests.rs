@@ -359,7 +359,7 @@ fn cost_us(
         std::mem::discriminant(a) == std::mem::discriminant(b)
             && (!moves || (copies(a) && copies(b)))
     };
-    let mut ns = gpu.launch_ns - 1800.0;
+    let mut ns = gpu.launch_ns - super::preset::HOPPER_LAUNCH_NS;
     for run in schedule.lists[0].chunk_by(alike) {
         ns += match &run[0] {
             Instruction::ReduceCopy { sources, destinations, .. } => {

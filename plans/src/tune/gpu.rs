@@ -104,8 +104,9 @@ fn inside(question: &Question) -> Vec<Wish> {
         (in_place, Encoding::Windows, "reachable by all: buffers are used in place, in one step");
     // What is sent to each rank of many is a part.
     let parts = match kind {
+        Kind::Gather => ranks,
         Kind::AllToAll if ranks > 2 => ranks,
-        Kind::ReduceScatter | Kind::AllGather | Kind::AllToAll | Kind::Gather | Kind::Scatter => {
+        Kind::ReduceScatter | Kind::AllGather | Kind::AllToAll | Kind::Scatter => {
             (ranks / 2).max(1)
         }
         _ => 1,
