@@ -222,11 +222,15 @@ class Writer:
     # Integer arithmetic.
 
     def do_imad(self, parts, o, _):
+        over = o.pop(1) if o[1].name.startswith(("P", "UP")) else None
         carry = f" + {o[4].truth()}" if "X" in parts and len(o) > 4 else ""
         a, b = o[1].word(), o[2].word()
         if "WIDE" in parts:
             product = f"{a} * {b}" if "U32" in parts else f"signed({a}) * signed({b})"
-            self.put_pair(o[0], f"({product} + {o[3].pair()}{carry}) & {MASK64}")
+            self.add(f"y = {product} + {o[3].pair()}{carry}")
+            if over is not None:
+                self.put_truth(over, "y >> 64 != 0")
+            self.put_pair(o[0], f"y & {MASK64}")
         elif "HI" in parts:
             product = f"{a} * {b}" if "U32" in parts else f"signed({a}) * signed({b})"
             self.put(o[0], f"({product} + {o[3].pair()}) >> 32 & {MASK}")

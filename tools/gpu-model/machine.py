@@ -99,6 +99,8 @@ class Block:
             voting = [thread for thread in warp if thread.stopped == VOTE]
             if not voting:
                 return
+            if len({thread.pc for thread in voting}) > 1:
+                raise SystemExit("threads of a warp vote at different places: the model cannot part them")
             answer, end = any(thread.vote for thread in voting), max(thread.t for thread in voting)
             for thread in voting:
                 thread.stopped, thread.t = None, end
