@@ -5,10 +5,14 @@
 use oxccl_kernels::image::{FATBIN, HOT_FATBIN};
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 /// An LL message of each peer, reduced by all threads of a block.
 const CALL: &str = "all_reduce/one_shot/ll/2/4096/1";
+/// LL128 messages, by more lines than a team has threads; and what is not the root's.
+const CALLS: [&str; 2] = ["all_gather/direct/ll128/8/4096/1", "broadcast/direct/ll128/2/600/1@1"];
+/// One whose parts are told.
+const KERNEL: &str = "broadcast_direct_ll_leaf";
 
 #[test]
 fn the_model_runs_kernels() {
@@ -30,19 +34,37 @@ fn the_model_runs_kernels() {
         let mut command = Command::new("python3");
         command.arg(&tool).arg("--images").arg(&folder);
         command.args(built.iter().flat_map(|built| ["--programs".as_ref(), built.as_os_str()]));
-        command.args(["--threads", "512", "--call", CALL]).args(more);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        command.args(more).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     };
-    let kernels =
-        [(&[][..], "oxccl_hot_all_reduce_one_shot_ll"), (&["--interpreted"], "oxccl_f32")];
-    for (running, kernel) in kernels.map(|(more, kernel)| (start(more), kernel)) {
+    let end = |running: Child| {
         let output = running.wait_with_output().unwrap();
         let [said, errors] =
             [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
         assert!(output.status.success(), "{said}{errors}");
+        said
+    };
+    let hot = start(&["--call", CALL]);
+    let interpreted = start(&["--call", CALL, "--interpreted"]);
+    let calls = start(&CALLS);
+    let parts = start(&["--code", KERNEL]);
+    for (running, kernel) in [(hot, "oxccl_hot_all_reduce_one_shot_ll"), (interpreted, "oxccl_f32")]
+    {
+        let said = end(running);
         assert!(said.starts_with(kernel), "{said}");
         assert!(said.contains("output: 1024 words, right"), "{said}");
     }
+    // Wrong outputs are its errors.
+    assert_eq!(end(calls).lines().count(), 1 + CALLS.len());
+    let said = end(parts);
+    let sizes = |part: &str| -> Vec<usize> {
+        let line = said.lines().find_map(|line| line.trim().strip_prefix(part)).unwrap();
+        line.split_whitespace().map(|bytes| bytes.parse().unwrap()).collect()
+    };
+    // What is in line runs, and nothing waits.
+    let [code, run, hot, cold] = sizes("in line")[..] else { panic!("{said}") };
+    assert!(0 < run && run < hot && hot < code && hot + cold == code, "{said}");
+    let [code, run, ..] = sizes("await_apart")[..] else { panic!("{said}") };
+    assert!(code > 0 && run == 0, "{said}");
     std::fs::remove_dir_all(&folder).unwrap();
 }
 

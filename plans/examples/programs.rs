@@ -1,15 +1,15 @@
 //! Writes programs as the machine takes them, for tools that read them (`tools/gpu-model`).
 //!
 //! ```text
-//! programs FOLDER KIND/ALGORITHM/ENCODING/RANKS/BYTES/CHANNELS[/BUCKETS] ...
+//! programs FOLDER KIND/ALGORITHM/ENCODING/RANKS/BYTES/CHANNELS[/BUCKETS][@RANK] ...
 //! ```
 //!
-//! Each becomes a file of the folder, named like its argument with dashes: the program of rank 0
-//! for a sum of f32, lowered from the schedule that the verifier has accepted. Where it is one that
-//! has a hot kernel, a file `NAME.hot` has that kernel's name and the numbers of
-//! `oxccl_format::Extents`. `format.h` beside them says how programs are laid out. BYTES are those
-//! of an all-reduce's buffer, of a rank's part elsewhere. With BUCKETS it is a group of so many, of
-//! one length, and BYTES are those of all together.
+//! Each becomes a file of the folder, named like its argument with dashes: the program of RANK, or
+//! of rank 0, for a sum of f32, lowered from the schedule that the verifier has accepted. Roots are
+//! rank 0. Where it is one that has a hot kernel, a file `NAME.hot` has that kernel's name and the
+//! numbers of `oxccl_format::Extents`. `format.h` beside them says how programs are laid out. BYTES
+//! are those of an all-reduce's buffer, of a rank's part elsewhere. With BUCKETS it is a group of so
+//! many, of one length, and BYTES are those of all together.
 
 use oxccl_format::{DataType, Extents, Fold, Scale};
 use oxccl_plans::algorithms::{Encoding, find};
@@ -30,15 +30,22 @@ const LL_SLOT_BYTES: usize = 4 << 10;
 type Hot = (&'static str, Extents);
 
 fn program(name: &str) -> Result<(Program, Option<Hot>), Box<dyn Error>> {
-    let words: Vec<&str> = name.split('/').collect();
+    let (call, rank) = name.split_once('@').unwrap_or((name, "0"));
+    let words: Vec<&str> = call.split('/').collect();
     let (words, buckets) = match words.as_slice() {
         [words @ .., buckets] if words.len() == 6 => (words, Some(buckets.parse::<usize>()?)),
         words => (words, None),
     };
     let &[kind, algorithm, encoding, ranks, bytes, channels] = words else {
-        return Err("KIND/ALGORITHM/ENCODING/RANKS/BYTES/CHANNELS[/BUCKETS] is expected".into());
+        return Err(
+            "KIND/ALGORITHM/ENCODING/RANKS/BYTES/CHANNELS[/BUCKETS][@RANK] is expected".into()
+        );
     };
     let (kind, ranks): (Kind, usize) = (kind.parse()?, ranks.parse()?);
+    let rank: usize = rank.parse()?;
+    if rank >= ranks {
+        return Err(format!("there is no rank {rank} of {ranks}").into());
+    }
     let (algorithm, encoding): (_, Encoding) = (algorithm.parse()?, encoding.parse()?);
     let entry = find(kind, algorithm, encoding).ok_or("it is not in the catalogue")?;
     let placement = Placement::one_node(ranks);
@@ -64,7 +71,7 @@ fn program(name: &str) -> Result<(Program, Option<Hot>), Box<dyn Error>> {
         cma: false,
         virtual_bytes: buckets.map(|_| bytes),
     };
-    let program = lower(&verified, 0, &layout, &lowering)?;
+    let program = lower(&verified, rank, &layout, &lowering)?;
     let work = Work {
         data_type,
         fold: Fold::Sum,
@@ -73,7 +80,7 @@ fn program(name: &str) -> Result<(Program, Option<Hot>), Box<dyn Error>> {
         rounds: program.rounds(),
         buckets,
     };
-    let hot = hot::kernel(schedule, 0, &layout, &work);
+    let hot = hot::kernel(schedule, rank, &layout, &work);
     Ok((program, hot))
 }
 
@@ -81,7 +88,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [folder, names @ ..] = arguments.as_slice() else {
         return Err(
-            "usage: programs FOLDER KIND/ALGORITHM/ENCODING/RANKS/BYTES/CHANNELS[/BUCKETS] ..."
+            "usage: programs FOLDER KIND/ALGORITHM/ENCODING/RANKS/BYTES/CHANNELS[/BUCKETS][@RANK] ..."
                 .into(),
         );
     };

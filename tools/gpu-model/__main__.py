@@ -5,10 +5,14 @@
     python3 tools/gpu-model --interpreted    without hot kernels
     python3 tools/gpu-model --call CALL      one call: its phases between barriers
     python3 tools/gpu-model --call CALL --trace THREAD      and each instruction of a thread
+    python3 tools/gpu-model --code           bytes of all hot kernels: what a call runs of them
+    python3 tools/gpu-model --code KERNEL    of one, by its parts
 
-A CALL is KIND/ALGORITHM/ENCODING/RANKS/BYTES/CHANNELS[/BUCKETS], as plans/examples/programs.rs has it. The table is of
+A CALL is KIND/ALGORITHM/ENCODING/RANKS/BYTES/CHANNELS[/BUCKETS][@RANK], as
+plans/examples/programs.rs has it: the part of RANK, or of rank 0, which is the root. The table is of
 the channel's local part: peers' messages are there already; no wire, no launch, a warm instruction
-cache. Use it for before and after.
+cache. Use it for before and after. With --compile, --code has the source's functions as parts;
+without, what is out of line.
 """
 
 import argparse
@@ -20,12 +24,14 @@ import tempfile
 from typing import NamedTuple
 
 import call
+import code_bytes
 import sass
 from constants import H200, MIDDLE, OPTIMISTIC
 from machine import Block
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 INTERPRETER = "oxccl_f32_sum"
+HOT = "oxccl_hot_"
 BLOCK = 512
 # Of several channels the first is run.
 ALL_REDUCES = (("one_shot/ll", 8, 1), ("two_shot/ll", 32 << 10, 8), ("two_shot_push/windows", 64 << 10, 1))
@@ -59,32 +65,35 @@ def tool(name):
     return shutil.which(name) or sys.exit(f"there is no {name}: run tools/setup")
 
 
-def newest(pattern):
-    found = sorted(ROOT.glob(pattern), key=lambda path: path.stat().st_mtime)
+def of_build(options, name):
+    """What a build has written: the named one, or the newest."""
+    if options.images:
+        return pathlib.Path(options.images, name)
+    found = sorted(ROOT.glob(f"target/*/build/oxccl-kernels-*/out/{name}"), key=lambda path: path.stat().st_mtime)
     if not found:
-        sys.exit(f"there is no {pattern}: build the crate oxccl-kernels")
+        sys.exit(f"no build has written {name}: build the crate oxccl-kernels")
     return found[-1]
 
 
 def built(options, folder, name, text):
-    """The machine code of one of the images, compiled now or by the last build, and what the
-    compiler says."""
+    """The machine code of one of the images, by kernels, compiled now or by the last build, and
+    what the compiler says."""
     if not options.compile:
-        last = f"target/*/build/oxccl-kernels-*/out/{name}.fatbin"
-        image = pathlib.Path(options.images, f"{name}.fatbin") if options.images else newest(last)
+        image = of_build(options, f"{name}.fatbin")
         made = folder / name
         made.mkdir()
         run([tool("cuobjdump"), "--extract-elf", "sm_90", image.resolve()], cwd=made)
-        return run([tool("nvdisasm"), next(made.glob("*sm_90*.cubin"))]), ""
+        return sass.image(run([tool("nvdisasm"), next(made.glob("*sm_90*.cubin"))])), ""
     source, cubin = folder / f"{name}.cu", folder / f"{name}.cubin"
     source.write_text(text)
     folders = [folder] + [ROOT / "kernels/machine" / part for part in ("shared", "cuda", "hot")]
     said = run([
         tool("nvcc"), "-cubin", "-arch=sm_90", "-std=c++17", "-O3", "--fmad=false", "-Xptxas", "-v",
-        *(word for path in folders for word in ("-I", path)), source, "-o", cubin,
+        "--split-compile=0", "-lineinfo", *(word for path in folders for word in ("-I", path)), source, "-o", cubin,
     ])
     said = " ".join(line for line in said.split("\n") if "registers" in line or "spill" in line)
-    return run([tool("nvdisasm"), cubin]), said
+    lines = ["-gi"] if options.code else []
+    return sass.image(run([tool("nvdisasm"), *lines, cubin])), said
 
 
 class Kernels:
@@ -97,7 +106,7 @@ class Kernels:
     def image(self, name):
         if name not in self.images:
             if self.options.compile and name == "oxccl-hot":
-                shutil.copy(newest("target/*/build/oxccl-kernels-*/out/schedules.h"), self.folder)
+                shutil.copy(of_build(self.options, "schedules.h"), self.folder)
             source = HOT_KERNELS if name == "oxccl-hot" else ONE_KERNEL
             self.images[name], said = built(self.options, self.folder, name, source)
             if said and name == "oxccl":
@@ -106,14 +115,19 @@ class Kernels:
 
     def of(self, program):
         """A call's: its schedule's own, or the interpreter."""
-        name, assembly = INTERPRETER, None
-        if program.kernel and not self.options.interpreted:
-            name, assembly = f"oxccl_hot_{program.kernel}", self.image("oxccl-hot")
-            if f".text.{name}:" not in assembly.splitlines():
-                name += "_f32_sum"
+        if not program.kernel or self.options.interpreted:
+            return INTERPRETER, self.named("oxccl", INTERPRETER)
+        name = f"{HOT}{program.kernel}"
+        if name not in self.image("oxccl-hot"):
+            name += "_f32_sum"
+        return name, self.named("oxccl-hot", name)
+
+    def named(self, image, name):
         if name not in self.found:
-            self.found[name] = sass.kernel(assembly or self.image("oxccl"), name)
-        return name, self.found[name]
+            if name not in self.image(image):
+                raise SystemExit(f"the image {image} has no kernel {name}")
+            self.found[name] = sass.kernel(self.image(image)[name])
+        return self.found[name]
 
 
 class Program(NamedTuple):
@@ -137,12 +151,14 @@ def programs(folder, names, built=None):
 
 
 def ranks_of(name):
-    return int(name.split("/")[3])
+    """How many there are, and whose program it is."""
+    call_of_all, _, rank = name.partition("@")
+    return int(call_of_all.split("/")[3]), int(rank or 0)
 
 
 def buckets_of(name):
     """Where the buckets of a group begin and end; none of a call."""
-    words = name.split("/")
+    words = name.partition("@")[0].split("/")
     if len(words) < 7:
         return None
     size = int(words[4]) // int(words[6])
@@ -150,12 +166,14 @@ def buckets_of(name):
 
 
 def model(kernel, form, program, name, constants, threads, trace=None):
-    one = call.Call(form, program.image, ranks_of(name), program.extents, buckets_of(name), name.split("/")[0])
+    one = call.Call(form, program.image, *ranks_of(name), program.extents, buckets_of(name), name.split("/")[0])
     block = Block(kernel, one.parameter, one.memory, constants, threads, trace)
     cycles = block.run()
     status = int.from_bytes(one.memory.regions[call.STATUSES >> 32][:4], "little")
     if status:
         sys.exit(f"{name}: the kernel ended with outcome {status}")
+    if len(threads) == BLOCK and (wrong := one.wrong()):
+        sys.exit(f"{name}: the output is WRONG at {wrong}")
     return one, block, cycles
 
 
@@ -170,8 +188,8 @@ def show_call(options, kernels, form, program):
         before, issued = end, so_far
     print(f"{cycles:.0f} cycles, {cycles / MIDDLE.clock_ghz / 1000:.2f} us; thread 0: {block.threads[0].notes}")
     wrong = one.wrong()
-    print(f"output: {len(one.expected)} words, " + (f"WRONG at {wrong}" if wrong else "right"))
-    return 1 if wrong and options.threads == BLOCK else 0
+    print(f"output: {len(one.expected)} words, " + (f"wrong at {wrong}" if wrong else "right"))
+    return 0
 
 
 def show_table(options, kernels, form, all_programs):
@@ -188,12 +206,44 @@ def show_table(options, kernels, form, all_programs):
     return 0
 
 
+def show_code(options, kernels, folder):
+    """The table of hot kernels; of those that are named, their parts, too."""
+    programs(folder, [], options.programs)  # the format, which sources include
+    names = options.calls or sorted(name.removeprefix(HOT) for name in kernels.image("oxccl-hot"))
+    hot = {name: kernels.named("oxccl-hot", HOT + name) for name in names}
+    calls = {name: code_bytes.call_of(name) for name in names}
+    form, of_calls = programs(folder, [one for one in calls.values() if one], options.programs)
+    print(f"{'kernel':60} {'code':>6} {'run':>6} {'hot':>6} {'cold':>6}  largest cold parts, in bytes")
+    over = 0
+    for name, one in calls.items():
+        kernel = hot[name]
+        if one is None:  # of another type than the model adds
+            print(f"{name:60} {kernel.code_bytes / 1024:5.1f}K {'-':>6} {'-':>6} {'-':>6}")
+            continue
+        program = of_calls[one]
+        if name.removesuffix("_f32_sum") != program.kernel:
+            sys.exit(f"{one} is not carried out by {name}")
+        _, block, _ = model(kernel, form, program, one, MIDDLE, range(BLOCK))
+        parts = code_bytes.parts(kernel, block.ran())
+        whole = code_bytes.Share(*map(sum, zip(*parts.values())))
+        over += whole.hot > code_bytes.MOST_HOT_BYTES
+        sizes = " ".join(f"{size / 1024:5.1f}K" for size in (whole.code, whole.run, whole.hot, whole.cold))
+        coldest = sorted(parts.items(), key=lambda part: -part[1].cold)[:3]
+        print(f"{name:60} {sizes}  {', '.join(f'{part} {share.cold}' for part, share in coldest)}", flush=True)
+        if options.calls:
+            for part, share in sorted(parts.items(), key=lambda part: -part[1].code):
+                print(f"  {part:58} {share.code:6} {share.run:6} {share.hot:6} {share.cold:6}")
+    print(f"{over} have more than {code_bytes.MOST_HOT_BYTES >> 10} KiB of hot code")
+    return 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("calls", nargs="*", help="calls of the table, instead of its own")
+    parser.add_argument("calls", nargs="*", help="calls of the table, instead of its own; of --code kernels")
+    parser.add_argument("--code", action="store_true")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--interpreted", action="store_true")
-    parser.add_argument("--images", help="the folder with the fat binaries of a build")
+    parser.add_argument("--images", help="the folder that a build has written")
     parser.add_argument("--programs", help="the example of oxccl-plans, where it has been built")
     parser.add_argument("--call")
     parser.add_argument("--trace", type=int)
@@ -202,9 +252,11 @@ def main():
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
         folder = pathlib.Path(made)
+        kernels = Kernels(options, folder)
+        if options.code:
+            return show_code(options, kernels, folder)
         names = [options.call] if options.call else options.calls or CALLS
         form, all_programs = programs(folder, names, options.programs)
-        kernels = Kernels(options, folder)
         if options.call:
             return show_call(options, kernels, form, all_programs[options.call])
         return show_table(options, kernels, form, all_programs)

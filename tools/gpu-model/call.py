@@ -1,4 +1,4 @@
-"""A call of rank 0, as the kernel finds it: program, connections and windows in memory, and the
+"""A call of one rank, as the kernel finds it: program, connections and windows in memory, and the
 peers' messages there already.
 
 The program is the one that the runtime would launch (plans/examples/programs.rs). How everything is
@@ -60,10 +60,11 @@ class Format:
 class Call:
     """Memory and parameter of one call, and what must come out of it."""
 
-    def __init__(self, form, program, ranks, extents=None, buckets=None, kind=None):
+    def __init__(self, form, program, ranks, rank, extents=None, buckets=None, kind=None):
         """`buckets`: those of a group of this kind, by where they begin and end in its buffer, or
         in a rank's part of it."""
         self.form, self.ranks, self.memory, self.buckets = form, ranks, Memory(), buckets
+        self.rank, self.peers = rank, [peer for peer in range(ranks) if peer != rank]
         parts_of = lambda kinds: ranks if kind in kinds else 1
         self.input_parts = parts_of(("reduce_scatter", "all_to_all"))
         self.output_parts = parts_of(("all_gather", "all_to_all"))
@@ -83,14 +84,14 @@ class Call:
             (PARAMETER, form.sizes["Launch"]),
         ):
             memory.add(base, size)
-        for peer in range(1, ranks):
+        for peer in self.peers:
             self._connect(peer)
         self._fill()
         self._receive()
         form.set(
             memory, "Launch", PARAMETER, program=PROGRAM, connections=CONNECTIONS, windows=WINDOWS,
             progress=PROGRESS, statuses=STATUSES, doorbells=DOORBELLS, abort=ABORT, input=INPUT, output=OUTPUT,
-            call=1, signature=SIGNATURE, ranks=ranks, ended=ENDED, arrived=ENDED + 64, launched=1,
+            call=1, signature=SIGNATURE, rank=rank, ranks=ranks, ended=ENDED, arrived=ENDED + 64, launched=1,
         )
         if extents:
             at = PARAMETER + form.offsets["Launch", "extents"]
@@ -136,7 +137,7 @@ class Call:
                 memory, "Segment", SEGMENTS + number * form.sizes["Segment"], start=start, len_bytes=end - start,
                 input=INPUT + self.input_parts * start, output=OUTPUT + self.output_parts * start, bucket=number,
             )
-            for peer in range(1, self.ranks):
+            for peer in self.peers:
                 table = HEAPS + peer * PEER_BYTES + TABLE_AT
                 at = table + number * form.sizes["SegmentTokens"]
                 form.set(
@@ -158,7 +159,7 @@ class Call:
     def _fill(self):
         """Other values in each buffer: small integers, whose sums are exact in any order."""
         for rank in range(self.ranks):
-            base = INPUT if rank == 0 else HEAPS + rank * PEER_BYTES
+            base = INPUT if rank == self.rank else HEAPS + rank * PEER_BYTES
             region, start = self.memory.regions[base >> 32], base & 0xFFFFFFFF
             values = [float((3 * rank + 5 * at) % 17) for at in range(1 << 16)]
             region[start : start + (1 << 18)] = struct.pack("<65536f", *values)

@@ -85,6 +85,10 @@ class Block:
                 thread.t = slowest.t + self.constants.barrier
                 thread.stopped = None
 
+    def ran(self):
+        """The places of instructions that threads came to."""
+        return {place for place, code in enumerate(self.code) if code is not None}
+
     def _warps(self):
         warps = {}
         for thread in self.threads:
