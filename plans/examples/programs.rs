@@ -9,8 +9,8 @@
 //! rank 0. Where it is one that has a hot kernel, a file `NAME.hot` has that kernel's name and the
 //! numbers of `oxccl_format::Extents`. `format.h` beside them says how programs are laid out.
 //!
-//! BYTES are those of an all-reduce's buffer, of a rank's part elsewhere. With BUCKETS it is a group
-//! of so many, of one length, and BYTES are those of all together.
+//! BYTES are those of an all-reduce's buffer, of a rank's part elsewhere. With BUCKETS it is a
+//! group of so many, of one length, and BYTES are those of all together.
 
 use oxccl_format::{DataType, Extents, Fold, Scale};
 use oxccl_plans::algorithms::{Encoding, find};
