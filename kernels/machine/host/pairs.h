@@ -1,5 +1,5 @@
-// Two registers full of bf16 or fp8 elements become one, for x86-64 with AVX2 and F16C. (With
-// AVX-512 the conversions of host/vectors.h and the compiler's take as long, or less.)
+// Two registers full of bf16 or fp8 elements become one, for x86-64 with AVX2 and F16C. With AVX-512
+// it was not measured: there host/vectors.h and the compiler do it.
 //
 // All that a byte or a word needs is done in lanes of that width. Only the fold itself, and the way
 // to it, is in f32. Bits are those of numeric.h:
@@ -14,7 +14,7 @@
 // rounded rightly by way of 2p + 2 bits, and fp8 has 4 bits at most where f16 has 11. (S. A.
 // Figueroa, "When is double rounding innocuous?", SIGNUM Newsletter 30(3), 1995.) Below the normal
 // numbers a sum is exact in f16, and a product that is not is no neighbour of a tie. The tests go
-// through all pairs.
+// through all pairs of fp8.
 //
 // Sum of two operands of 64 KiB by AVX2 on an AMD EPYC of 2 cores, instead of by host/vectors.h and
 // the compiler: bf16 5.2 us instead of 9.9, e4m3 19 instead of 46, e5m2 17 instead of 28. f16, by
