@@ -1,5 +1,5 @@
-// Two registers full of bf16 or fp8 elements become one, for x86-64 with AVX2 and F16C. With AVX-512
-// it was not measured: there host/vectors.h and the compiler do it.
+// Two registers full of bf16 or fp8 elements become one, for x86-64 with AVX2 and F16C. With
+// AVX-512 it was not measured: there host/vectors.h and the compiler do it.
 //
 // All that a byte or a word needs is done in lanes of that width. Only the fold itself, and the way
 // to it, is in f32. Bits are those of numeric.h:

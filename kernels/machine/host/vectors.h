@@ -12,8 +12,8 @@
 //
 // Why that is fast: neither direction has a case apart for subnormals, and no result is chosen from
 // two but for NaN. Sum of two operands of 64 KiB, AVX-512 on an AMD EPYC of 2 cores, against the
-// compiler's vectors of numeric.h: e4m3 12.2 us instead of 16.9, e5m2 8.8 instead of 17.8. With AVX2
-// two sources of bf16 and fp8 have what is faster still (host/pairs.h).
+// compiler's vectors of numeric.h: e4m3 12.2 us instead of 16.9, e5m2 8.8 instead of 17.8. With
+// AVX2 two sources of bf16 and fp8 have what is faster still (host/pairs.h).
 #pragma once
 #include "numeric.h"
 
