@@ -363,7 +363,6 @@ fn single_calls_have_options() {
     });
 }
 
-/// Buckets begin in the middle of its lines.
 /// Buffers larger than the caches, which these say are tiny: outputs are written around them.
 #[test]
 fn outputs_may_be_written_around_the_cache() {
@@ -381,6 +380,47 @@ fn outputs_may_be_written_around_the_cache() {
             }
         });
     }
+}
+
+/// Long outputs that calls write by turns have left the cache when they are written again.
+#[test]
+fn outputs_by_turns_may_be_written_around_the_cache() {
+    for n in [2, 3] {
+        let advanced = Advanced { cache_bytes: Some(8 << 20), ..config().advanced };
+        let ranks = Communicator::local_with(n, &Config { advanced, ..config() }).unwrap();
+        std::thread::scope(|scope| {
+            for comm in ranks {
+                scope.spawn(move || by_turns(&comm));
+            }
+        });
+    }
+}
+
+fn by_turns(comm: &Communicator) {
+    let (rank, n) = (comm.rank(), comm.world_size());
+    let part = (2 << 20) / 4 / n + 5;
+    let value = |of: usize, turn: usize, at: usize| ((of * 31 + turn * 13 + at * 7) % 113) as f32;
+    let pair = || (vec![0f32; part * n], vec![0f32; part * n + 3]);
+    let mut pairs = [pair(), pair(), pair()];
+    for turn in 0..12 {
+        let (input, output) = &mut pairs[turn % 3];
+        input.iter_mut().enumerate().for_each(|(at, one)| *one = value(rank, turn, at));
+        output.fill(f32::NAN);
+        let got = &mut output[3..];
+        let expected = |at: usize| match turn / 3 {
+            0 | 1 => (0..n).map(|of| value(of, turn, at)).sum::<f32>(),
+            2 => value(at / part, turn, at % part),
+            _ => value(at / part, turn, rank * part + at % part),
+        };
+        match turn / 3 {
+            0 | 1 => comm.all_reduce(&input[..], got, ReduceOp::Sum).unwrap(),
+            2 => comm.all_gather(&input[..part], got).unwrap(),
+            _ => comm.all_to_all(&input[..], got).unwrap(),
+        }
+        assert!((0..part * n).all(|at| got[at] == expected(at)), "turn {turn} over {n} ranks");
+        assert!(output[..3].iter().all(|one| one.is_nan()), "beside");
+    }
+    comm.barrier().unwrap();
 }
 
 fn around(comm: &Communicator, most: usize) {

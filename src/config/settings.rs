@@ -283,7 +283,8 @@ settings! {
     }
 
     /// Bytes of the last-level cache: calls over more memory than this write their outputs with
-    /// streaming stores.
+    /// streaming stores. So do calls from 2 MiB on whose output has left the cache since it was
+    /// last written.
     cache_bytes: Option<usize> = None, {
         "OXCCL_CACHE_BYTES" => cache_bytes, "a number", parsed::<usize>;
         unset "what the machine says";

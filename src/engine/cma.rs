@@ -8,6 +8,8 @@
 //! reads bytes that the other rank has written last, and takes a time of its own for each call.
 
 use crate::error::Error;
+use oxccl_kernels::format::{DataType, Fold, Scale};
+use oxccl_kernels::{HostExecutor, Reduction};
 use oxccl_plans::tune::SystemReads;
 use oxccl_transports::{Bootstrap, Region, read_process, share_memory_with_siblings};
 use std::sync::Arc;
@@ -204,10 +206,10 @@ fn agreed(told: &[Vec<u8>]) -> Option<usize> {
 /// Copies zeros to where this rank's slots will be: how long a message takes, in ns.
 fn clear(own: &Region, zeros: &[u8]) -> f64 {
     let cleared = LONG.fastest(|at| {
-        let zeros = &zeros[at..at + LONG.len];
+        let from = zeros[at..at + LONG.len].as_ptr();
         // SAFETY: within the region, by `has_room`, which this rank has mapped and nobody uses yet
         // but to read it for the time it takes.
-        unsafe { own.as_ptr().add(at).copy_from_nonoverlapping(zeros.as_ptr(), LONG.len) };
+        unsafe { copy(from, own.as_ptr().add(at)) };
         Ok::<_, std::convert::Infallible>(())
     });
     let Ok(fastest) = cleared;
@@ -216,15 +218,41 @@ fn clear(own: &Region, zeros: &[u8]) -> f64 {
 
 /// Reads what another rank has cleared: how long a message takes, in ns.
 fn copy_out(theirs: &Region, to: &mut [u8]) -> f64 {
+    // The first read of a page takes the system longer than a message takes.
+    for at in (0..LONG.bytes()).step_by(4096) {
+        // SAFETY: as below.
+        unsafe { theirs.as_ptr().add(at).read_volatile() };
+    }
     let copied = LONG.fastest(|at| {
-        let to = &mut to[at..at + LONG.len];
+        let to = to[at..at + LONG.len].as_mut_ptr();
         // SAFETY: within the region, by `has_room`; nobody writes there until all ranks have told
         // that they have looked.
-        unsafe { theirs.as_ptr().add(at).copy_to_nonoverlapping(to.as_mut_ptr(), LONG.len) };
+        unsafe { copy(theirs.as_ptr().add(at), to) };
         Ok::<_, std::convert::Infallible>(())
     });
     let Ok(fastest) = copied;
     fastest
+}
+
+/// Copies a long message as calls do (`kernels/machine/host/copy.h`): what the C library takes for
+/// it depends on the two addresses.
+///
+/// # Safety
+///
+/// Both are valid for [`LONG`]'s bytes, and do not overlap.
+unsafe fn copy(from: *const u8, to: *mut u8) {
+    let copied = Reduction {
+        data_type: DataType::U8,
+        fold: Fold::Sum,
+        scale: Scale::None,
+        scale_bits: 0,
+        ranks: 1,
+        tree: false,
+        finish: false,
+        stream: false,
+    };
+    // SAFETY: passed on to the caller.
+    unsafe { HostExecutor::detect().reduce(&copied, &[from], &[to], LONG.len) };
 }
 
 #[cfg(test)]

@@ -288,7 +288,8 @@ impl Start<'_> {
             waiting,
         );
         let links = self.start_links(links, egress.clone(), spins)?;
-        let kept = (self.bootstrap.reach(), self.config.call_times);
+        let cache_bytes = self.config.last_level_cache_bytes();
+        let kept = (self.bootstrap.reach(), self.config.call_times, cache_bytes);
         let backend =
             Box::new(HostBackend::new(host, ranks.clone(), heap.clone(), links.clone(), kept));
         let (ll128, cma) = (shape.ll128_slots > 0, readers.as_ref().map(|readers| readers.reads));

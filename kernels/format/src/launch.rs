@@ -19,6 +19,9 @@ table! {
     /// [`Launch::flags`], of a kernel of one schedule: final results are divided by the number of
     /// ranks, as [`Scale::Average`] says elsewhere.
     pub const LAUNCH_AVERAGES: u32 = 8;
+    /// [`Launch::flags`], of a host: what operands with [`OPERAND_STREAM`] name is written with
+    /// streaming stores.
+    pub const LAUNCH_STREAM: u32 = 16;
     /// From this bit on a token, as in [`Tokens`], has the number of the allocation that it counts
     /// from: 0 for [`Window::base`].
     pub const TOKEN_NUMBER_SHIFT: u32 = 52;
@@ -283,7 +286,7 @@ table! {
         /// used.
         pub joined_channels: u32,
         /// [`LAUNCH_AWAITS`], [`LAUNCH_COMPLETES`], [`LAUNCH_FACTOR_AT`],
-        /// [`LAUNCH_AVERAGES`].
+        /// [`LAUNCH_AVERAGES`], [`LAUNCH_STREAM`].
         pub flags: u32,
         /// Number of this rank. GPU only.
         pub rank: u32,

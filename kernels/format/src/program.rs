@@ -52,7 +52,8 @@ table! {
 
     /// Operand: an unscaled contribution ([`Scale::Premultiply`] multiplies it).
     pub const OPERAND_RAW: u8 = 1;
-    /// Operand (destination): the data will not be read soon; write with streaming stores.
+    /// Operand (destination): written with streaming stores by launches with [`LAUNCH_STREAM`].
+    /// Only hosts have it.
     pub const OPERAND_STREAM: u8 = 2;
     /// Operand (source, a window): memory of the peer's process that is not mapped here, which a
     /// host has the system read (cross-memory attach, `process_vm_readv`). Only hosts have it.

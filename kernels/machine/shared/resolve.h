@@ -141,6 +141,12 @@ OXCCL_INLINE uint8_t* in_window(const Window& window, const Operand& operand, ui
   return behind(window, token);
 }
 
+// What an operand's flags say of this launch.
+OXCCL_INLINE uint32_t memory_flags(const Launch& launch, const Operand& operand) {
+  if (!ONE_THREAD || (launch.flags & LAUNCH_STREAM)) return operand.flags;
+  return operand.flags & ~uint32_t(OPERAND_STREAM);
+}
+
 // Whole buffers: false when the space is none of these.
 OXCCL_INLINE bool resolve_memory(Machine& machine, const Operand& operand, uint64_t round_start,
                                  View* view) {
@@ -166,7 +172,7 @@ OXCCL_INLINE bool resolve_memory(Machine& machine, const Operand& operand, uint6
   } else {
     return machine.fail(OUTCOME_BAD_PROGRAM, operand.index, operand.space);
   }
-  *view = {data, nullptr, 0, operand.flags};
+  *view = {data, nullptr, 0, memory_flags(launch, operand)};
   return true;
 }
 

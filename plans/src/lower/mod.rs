@@ -38,7 +38,8 @@ pub struct Lowering {
     /// have several segments, which share a slot. Ignored by schedules that have one round
     /// ([`Schedule::has_one_round`]).
     pub tile_bytes: usize,
-    /// Write outputs with streaming stores.
+    /// Outputs are written with streaming stores by launches that ask for it
+    /// ([`f::LAUNCH_STREAM`]).
     pub stream: bool,
     /// Peers' buffers are in memory of their own, which the system reads: the schedule writes to no
     /// window.

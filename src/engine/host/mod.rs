@@ -1,6 +1,8 @@
 //! The host as what carries launches out: in the thread that asks for them, and in a thread for
 //! each further channel.
 
+mod outputs;
+
 use super::backend::{Backend, Code, Request};
 use super::diagnosis::{Odd, Ranks};
 use super::linked;
@@ -12,6 +14,7 @@ use crate::device::{Edge, Heap, HeapBlock, Heaps, Host, Reached, Signals};
 use crate::error::Error;
 use crate::target::Device;
 use crate::work::Flight;
+use outputs::Outputs;
 use oxccl_kernels::StepTrace;
 use oxccl_kernels::format::{self as f, DataType, Fold};
 use oxccl_plans::lower::Program;
@@ -34,6 +37,7 @@ pub(super) struct HostBackend {
     reach: Reach,
     /// Whether the times of calls are kept.
     has_times: bool,
+    outputs: Outputs,
 }
 
 /// The tables of a launch: one is over before the next one begins.
@@ -80,10 +84,15 @@ impl HostBackend {
         ranks: Arc<Ranks>,
         heap: Arc<Heap>,
         links: Option<Arc<Links>>,
-        (reach, has_times): (Reach, bool),
+        (reach, has_times, cache_bytes): (Reach, bool, usize),
     ) -> HostBackend {
         let (programs, tables) = (Vec::new(), Vec::new());
-        HostBackend { host, programs, tables, ranks, heap, links, reach, has_times }
+        let here = match reach {
+            Reach::SameProcess => ranks.control.ranks(),
+            Reach::SharedMemory => host.heaps().iter().flatten().count(),
+        };
+        let outputs = Outputs::new(cache_bytes, here);
+        HostBackend { host, programs, tables, ranks, heap, links, reach, has_times, outputs }
     }
 
     /// Looks for the call's buffers; what of them has to be copied to the heap is added.
@@ -271,6 +280,9 @@ impl Backend for HostBackend {
         let outcome = match unsafe { prepared.first.as_mut() } {
             None => f::Outcome::Done,
             Some(first) => {
+                if let Some(footprint) = &prepared.footprint {
+                    self.outputs.decide(footprint, first);
+                }
                 begin(first, (call, numbered.history), signals, channels);
                 linked(self.links.as_deref(), || {
                     // SAFETY: programs were lowered for these connections and for buffers of the

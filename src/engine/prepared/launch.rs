@@ -2,6 +2,7 @@
 //! after the other.
 
 use super::chain::Source;
+use super::footprint::Footprint;
 use super::messages::Message;
 use super::plans::Whose;
 use crate::call::{CheckedCall, Counts, GroupRecord, Record, Signature, What};
@@ -76,6 +77,8 @@ pub(in crate::engine) struct Prepared {
     /// On a host, its first launch block, once its buffers have been placed; null of a launch
     /// without blocks.
     pub(in crate::engine) first: *mut f::Launch,
+    /// Of a call by itself that is streamed or not by what is in the cache.
+    pub(in crate::engine) footprint: Option<Footprint>,
     /// By their place among the calls.
     collectives: Vec<usize>,
     messages: Vec<Message>,
@@ -124,6 +127,7 @@ impl Prepared {
             blocks,
             tables,
             first: std::ptr::null_mut(),
+            footprint: None,
             collectives,
             peers: if is_lone { Vec::new() } else { peers(&messages, rank) },
             messages,

@@ -1,6 +1,7 @@
 //! How a launch is prepared.
 
 use super::chain::Source;
+use super::footprint::Footprint;
 use super::launch::{Block, Identity, Parts, Prepared};
 use super::messages;
 use super::parts::{self, Part};
@@ -16,6 +17,7 @@ use crate::error::Error;
 use crate::target::Device;
 use oxccl_kernels::format::{self as f, Extents, Scale};
 use oxccl_plans::collective::{Kind, Order};
+use oxccl_plans::tune::Plan;
 use oxccl_plans::verify::{GroupPart, GroupStep, Span, Verified, verify_group};
 use std::sync::Arc;
 
@@ -49,7 +51,7 @@ impl Maker<'_> {
         let mut tables = Tables::default();
         let source = Source { call: 0, input_at: Some(0), output_at: Some(0) };
         tables.push(source, 0, signature.len_bytes());
-        let (launch, reduces) = (self.block_of(call, extents), signature.kind.reduces());
+        let (launch, reduces) = (self.block_of(call, &plan, extents), signature.kind.reduces());
         let block = Block::of_collective(code, (launch, digest), reduces, (0, 1), Whose::Own);
         let is_message = messages::has_messages(call);
         let messages = messages::messages(std::slice::from_ref(call), self.ranks.rank);
@@ -57,7 +59,10 @@ impl Maker<'_> {
         let record = Record::new(What::Call(signature));
         tables.blocks.push(block);
         let parts = Parts { collectives, messages, records: None };
-        self.finish(identity, (record, digest), tables, parts)
+        let mut prepared = self.finish(identity, (record, digest), tables, parts)?;
+        let decides_itself = self.config.device == Device::Host && !plan.stream;
+        prepared.footprint = Footprint::of(call, signature.windows).filter(|_| decides_itself);
+        Ok(prepared)
     }
 
     /// Any other number of calls.
@@ -175,7 +180,7 @@ impl Maker<'_> {
         }
         tables.proofs.push((verified, program.rounds(), part.len_bytes, room.clone()));
         let launch =
-            f::Launch { first_channel: room.start as u32, ..self.block_of(&call, extents) };
+            f::Launch { first_channel: room.start as u32, ..self.block_of(&call, &plan, extents) };
         let reduction = (call.data_type, call.op.lower().0);
         let code = self.backend.load(program, reduction, room.start, kernel)?;
         let (told, entries) = ((launch, agreed), (place, part.calls.len()));
@@ -184,12 +189,13 @@ impl Maker<'_> {
 
     /// A call's launch block, which lacks its buffers. Kernels of one schedule have its extents and
     /// its root, and are told of averages.
-    fn block_of(&self, call: &CheckedCall, extents: Option<Extents>) -> f::Launch {
+    fn block_of(&self, call: &CheckedCall, plan: &Plan, extents: Option<Extents>) -> f::Launch {
         let blank = self.blank_block();
-        let flags = match call.op.lower().1 {
+        let averages = match call.op.lower().1 {
             Scale::Average => f::LAUNCH_AVERAGES,
             _ => 0,
         };
+        let flags = averages | if plan.stream { f::LAUNCH_STREAM } else { 0 };
         let root = call.collective.root as u32;
         f::Launch { flags, root, extents: extents.unwrap_or(blank.extents), ..blank }
     }

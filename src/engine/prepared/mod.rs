@@ -12,6 +12,7 @@
 mod chain;
 mod copied;
 mod exchange;
+mod footprint;
 mod launch;
 mod make;
 mod messages;
@@ -20,6 +21,7 @@ mod plans;
 mod rooms;
 
 pub(super) use chain::{Buffers, Chain, Places, Source};
+pub(in crate::engine) use footprint::Footprint;
 pub(super) use launch::{Block, Prepared, has_tables};
 pub(super) use make::Maker;
 pub(super) use plans::{Plans, Ways, Whose};

@@ -94,7 +94,7 @@ impl Plans {
             first_connections,
             most_channels,
             tile_bytes: plan.tile_bytes,
-            stream: plan.stream,
+            stream: config.device == Device::Host,
             cma: plan.cma,
             virtual_bytes: match whose {
                 Whose::Own | Whose::OwnInGroup => None,
