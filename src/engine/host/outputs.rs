@@ -38,13 +38,13 @@ impl Outputs {
     /// Has a launch that is about to begin stream its output, or not.
     #[inline(never)]
     pub(super) fn decide(&mut self, footprint: &Footprint, launch: &mut f::Launch) {
-        let is_cold = self.is_cold(footprint, launch.input as usize, launch.output as usize);
+        let streams = self.streams(footprint, launch.input as usize, launch.output as usize);
         launch.flags &= !f::LAUNCH_STREAM;
-        launch.flags |= if is_cold { f::LAUNCH_STREAM } else { 0 };
+        launch.flags |= if streams { f::LAUNCH_STREAM } else { 0 };
     }
 
-    /// Whether a call finds nothing of its output in the cache. It is about to be written.
-    fn is_cold(&mut self, footprint: &Footprint, input: usize, output: usize) -> bool {
+    /// Whether a call streams its output, which it is about to write.
+    fn streams(&mut self, footprint: &Footprint, input: usize, output: usize) -> bool {
         let in_place = footprint.is_in_place(input, output);
         let place = &mut self.places[place_of(output)];
         let since = (place.0 == output).then(|| self.used_bytes - place.1);
@@ -53,7 +53,8 @@ impl Outputs {
             if in_place { longer } else { footprint.input_bytes + footprint.output_bytes } as u64;
         *place = (output, self.used_bytes);
         let written_apart = !in_place || footprint.writes_apart;
-        written_apart && since.is_some_and(|since| since >= self.kept_bytes)
+        let is_cold = || since.is_some_and(|since| since >= self.kept_bytes);
+        written_apart && (footprint.fills_cache || is_cold())
     }
 }
 
@@ -69,7 +70,7 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     fn footprint(writes_apart: bool) -> Footprint {
-        Footprint { input_bytes: MIB, output_bytes: MIB, writes_apart }
+        Footprint { input_bytes: MIB, output_bytes: MIB, writes_apart, fills_cache: false }
     }
 
     /// Whether the last of the calls over so many buffers by turns is cold.
@@ -78,7 +79,7 @@ mod tests {
         let call = |outputs: &mut Outputs, at: usize| {
             let output = (1 + 2 * (at % buffers)) * MIB;
             let input = if in_place { output } else { output + MIB };
-            outputs.is_cold(&footprint(writes_apart), input, output)
+            outputs.streams(&footprint(writes_apart), input, output)
         };
         assert!((0..buffers).all(|at| !call(&mut outputs, at)), "nothing is known of them");
         call(&mut outputs, 0)
@@ -97,5 +98,9 @@ mod tests {
         assert!(!by_turns(16, true, false));
         assert!(by_turns(16, true, true));
         assert!(!by_turns(7, true, true), "one buffer is used where two are otherwise");
+        let mut outputs = Outputs::new(32 * MIB, 2);
+        let fills = Footprint { fills_cache: true, ..footprint(false) };
+        assert!(outputs.streams(&fills, MIB, 3 * MIB));
+        assert!(!outputs.streams(&fills, MIB, MIB));
     }
 }

@@ -1,5 +1,6 @@
 //! A group's launch blocks, chained, and the tables that they point to, for one set of buffers.
 
+use super::footprint::writes_what_it_reads;
 use super::launch::Block;
 use crate::call::CheckedCall;
 use oxccl_kernels::format as f;
@@ -103,6 +104,12 @@ impl Chain {
                 launch.flags &= !f::LAUNCH_FACTOR_AT;
                 launch.flags |= if call.factor_at { f::LAUNCH_FACTOR_AT } else { 0 };
                 launch.signature = digest.with_factor(launch.scale_bits).word();
+            }
+            if block.launch.flags & f::LAUNCH_STREAM != 0 {
+                let mut buckets = sources[block.first..][..block.count].iter();
+                let apart = buckets.all(|source| !writes_what_it_reads(&calls[source.call]));
+                launch.flags &= !f::LAUNCH_STREAM;
+                launch.flags |= if apart { f::LAUNCH_STREAM } else { 0 };
             }
             if block.is_virtual {
                 let table = self.places.tokens.wrapping_add(block.first) as u64;

@@ -14,25 +14,36 @@ pub(in crate::engine) struct Footprint {
     pub(in crate::engine) output_bytes: usize,
     /// Whether no line is written that the call has read, even where its output is its input.
     pub(in crate::engine) writes_apart: bool,
+    /// Whether the output is streamed wherever it is: calls over so much memory leave nothing of it
+    /// in the cache.
+    pub(in crate::engine) fills_cache: bool,
 }
 
 impl Footprint {
-    /// Of a call that may gain by streaming its output, in windows or not. A reduction of what lies
-    /// in slots gains nothing by it.
-    pub(super) fn of(call: &CheckedCall, windows: bool) -> Option<Footprint> {
+    fn new(call: &CheckedCall, fills_cache: bool) -> Footprint {
         let (input_bytes, output_bytes) = call.buffer_bytes();
         let kind = call.collective.kind;
-        let is_long = call.total_bytes() >= LONG_BYTES && output_bytes > 0;
-        let gains = kind != Kind::SendRecv && (windows || !kind.reduces());
-        (is_long && gains).then_some(Footprint {
-            input_bytes,
-            output_bytes,
-            writes_apart: matches!(kind, Kind::AllGather | Kind::Gather | Kind::Broadcast),
-        })
+        let writes_apart = matches!(kind, Kind::AllGather | Kind::Gather | Kind::Broadcast);
+        Footprint { input_bytes, output_bytes, writes_apart, fills_cache }
+    }
+
+    /// Of a call that may gain by streaming its output, in windows or not. A reduction of what lies
+    /// in slots gains nothing by it where it does not fill the cache by itself.
+    pub(super) fn of(call: &CheckedCall, windows: bool, fills_cache: bool) -> Option<Footprint> {
+        let kind = call.collective.kind;
+        let is_long = call.total_bytes() >= LONG_BYTES && (windows || !kind.reduces());
+        let gains = kind != Kind::SendRecv && (fills_cache || is_long);
+        gains.then(|| Footprint::new(call, fills_cache))
     }
 
     /// Whether the output, or a part of it, is the input.
     pub(in crate::engine) fn is_in_place(&self, input: usize, output: usize) -> bool {
         input < output + self.output_bytes && output < input + self.input_bytes
     }
+}
+
+/// Whether a call writes lines that it has read before. Streaming them takes longer.
+pub(super) fn writes_what_it_reads(call: &CheckedCall) -> bool {
+    let footprint = Footprint::new(call, true);
+    !footprint.writes_apart && footprint.is_in_place(call.input as usize, call.output as usize)
 }

@@ -60,8 +60,9 @@ impl Maker<'_> {
         tables.blocks.push(block);
         let parts = Parts { collectives, messages, records: None };
         let mut prepared = self.finish(identity, (record, digest), tables, parts)?;
-        let decides_itself = self.config.device == Device::Host && !plan.stream;
-        prepared.footprint = Footprint::of(call, signature.windows).filter(|_| decides_itself);
+        if self.config.device == Device::Host {
+            prepared.footprint = Footprint::of(call, signature.windows, plan.stream);
+        }
         Ok(prepared)
     }
 
