@@ -2,5 +2,5 @@
 //! beside the code.
 #![cfg(loom)]
 
-#[path = "../src/gate.rs"]
+#[path = "../../src/gate.rs"]
 mod gate;
