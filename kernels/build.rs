@@ -16,7 +16,7 @@ mod hot;
 #[path = "build/jobs.rs"]
 mod jobs;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -46,6 +46,11 @@ fn build() -> Result<(), String> {
     println!("cargo::metadata=made={}", out.display());
     host::build(&machine, &out)?;
     cuda::build(&machine, &out)
+}
+
+/// These folders of the machine, beside `shared`, which all targets have.
+fn folders(machine: &Path, folders: &[&str]) -> Vec<PathBuf> {
+    ["shared"].iter().chain(folders).map(|folder| machine.join(folder)).collect()
 }
 
 /// An environment variable that cargo sets.

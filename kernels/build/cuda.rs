@@ -1,7 +1,7 @@
 //! The GPU kernels: one fat binary for all targets, one of hot kernels, and one of traced kernels.
 
 use crate::jobs::{self, Job, Sources};
-use crate::{setting, variable};
+use crate::{folders, setting, variable};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -52,9 +52,9 @@ pub(crate) fn build(machine: &Path, out: &Path) -> Result<(), String> {
         );
         return Ok(());
     };
-    let own = Sources::new(machine, &["cuda"], out, &[jobs::FORMAT]);
+    let own = Sources::new(folders(machine, &["cuda"]), out, &[jobs::FORMAT]);
     let made = [jobs::FORMAT, jobs::SCHEDULES];
-    let with_schedules = Sources::new(machine, &["cuda", "hot"], out, &made);
+    let with_schedules = Sources::new(folders(machine, &["cuda", "hot"]), out, &made);
     let abilities = Abilities::of(&nvcc);
     let job = |sources, targets: &[u32], source: &str, output: &str| Job {
         sources,

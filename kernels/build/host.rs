@@ -1,7 +1,7 @@
 //! The host executors: every instruction set is a set of objects of its own, all in one archive.
 
 use crate::jobs::{self, Job, Sources};
-use crate::{setting, variable};
+use crate::{folders, setting, variable};
 use oxccl_format::DataType;
 use std::path::Path;
 use std::process::Command;
@@ -65,7 +65,7 @@ pub(crate) fn build(machine: &Path, out: &Path) -> Result<(), String> {
     })?;
     let sanitizer = setting("OXCCL_SANITIZE");
     let compiler = compiler()?;
-    let sources = Sources::new(machine, &["host"], out, &[jobs::FORMAT]);
+    let sources = Sources::new(folders(machine, &["host"]), out, &[jobs::FORMAT]);
     let mut compilations = Vec::new();
     let mut objects = Vec::new();
     for (isa, flags) in sets {

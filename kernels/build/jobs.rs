@@ -16,36 +16,29 @@ use std::sync::{Mutex, PoisonError};
 pub(crate) const FORMAT: &str = "format.h";
 pub(crate) const SCHEDULES: &str = "schedules.h";
 
-/// The sources of a compilation: folders of the machine, and what the build itself has written.
+/// The sources of a compilation: folders, and what a build has written.
 pub(crate) struct Sources {
-    out: PathBuf,
+    made_in: PathBuf,
     made: Vec<&'static str>,
     folders: Vec<PathBuf>,
 }
 
 impl Sources {
-    /// These folders, beside `shared`, which all targets have, and headers that have been written
-    /// to `out`.
-    pub(crate) fn new(
-        machine: &Path,
-        folders: &[&str],
-        out: &Path,
-        made: &[&'static str],
-    ) -> Sources {
-        let folders = ["shared"].iter().chain(folders).map(|folder| machine.join(folder)).collect();
-        Sources { out: out.to_owned(), made: made.to_vec(), folders }
+    /// These folders, and behind them headers that have been written to `made_in`.
+    pub(crate) fn new(folders: Vec<PathBuf>, made_in: &Path, made: &[&'static str]) -> Sources {
+        Sources { made_in: made_in.to_owned(), made: made.to_vec(), folders }
     }
 
     fn include_folders(&self) -> impl Iterator<Item = &Path> {
-        [&self.out].into_iter().chain(&self.folders).map(PathBuf::as_path)
+        self.folders.iter().chain([&self.made_in]).map(PathBuf::as_path)
     }
 
     /// What every output depends on.
     fn hash(&self) -> Result<u64, String> {
         let mut hasher = DefaultHasher::new();
-        let of_machine = self.folders.iter().map(|folder| files(folder));
-        let made = self.made.iter().map(|name| self.out.join(name)).collect();
-        for path in of_machine.chain([Ok(made)]).collect::<Result<Vec<_>, _>>()?.concat() {
+        let in_folders = self.folders.iter().map(|folder| files(folder));
+        let made = self.made.iter().map(|name| self.made_in.join(name)).collect();
+        for path in in_folders.chain([Ok(made)]).collect::<Result<Vec<_>, _>>()?.concat() {
             path.file_name().hash(&mut hasher);
             let text = std::fs::read(&path)
                 .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
@@ -114,7 +107,7 @@ fn compile(mut job: Job<'_>) -> Result<String, String> {
     job.source.file_name().hash(&mut hasher);
     version(job.command.get_program()).hash(&mut hasher);
     job.command.get_args().for_each(|argument| argument.hash(&mut hasher));
-    let kept = cache(&job.sources.out).join(format!("{:016x}", hasher.finish()));
+    let kept = cache(&job.sources.made_in).join(format!("{:016x}", hasher.finish()));
     let kept_text = kept.with_extension("txt");
     if let Ok(text) = std::fs::read_to_string(&kept_text)
         && std::fs::copy(&kept, &job.output).is_ok()
@@ -127,7 +120,7 @@ fn compile(mut job: Job<'_>) -> Result<String, String> {
     job.command.arg(&job.source).arg("-o").arg(&job.output);
     let text = run(job.command)?;
     // A cache that cannot be written is only slower. The text goes last, and vouches for the rest.
-    let folder = cache(&job.sources.out);
+    let folder = cache(&job.sources.made_in);
     let _ = std::fs::create_dir_all(&folder)
         .and_then(|()| place(&folder, &kept, &std::fs::read(&job.output)?))
         .and_then(|()| place(&folder, &kept_text, text.as_bytes()));
@@ -167,11 +160,13 @@ fn cache(out: &Path) -> PathBuf {
     kept.unwrap_or_else(|| out.join("oxccl-machine-cache"))
 }
 
-/// The files of a folder, in an order that is always the same.
+/// The files of a folder and of those in it, in an order that is always the same.
 fn files(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let mut paths: Vec<PathBuf> = std::fs::read_dir(folder)
         .and_then(|entries| entries.map(|entry| entry.map(|entry| entry.path())).collect())
         .map_err(|error| format!("cannot read {}: {error}", folder.display()))?;
     paths.sort();
-    Ok(paths)
+    let all =
+        paths.into_iter().map(|path| if path.is_dir() { files(&path) } else { Ok(vec![path]) });
+    Ok(all.collect::<Result<Vec<_>, _>>()?.concat())
 }

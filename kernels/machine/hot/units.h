@@ -20,9 +20,15 @@ struct UnitsOf {
   OXCCL_INLINE void store(Memory& memory, uint32_t unit, Bits bits) const {
     memory.spot(unit * 8).store(bits);
   }
-  // The first look at a unit that comes, and what it is in the end.
+  // The first look at units that come, of which those from `end` on are others', and what one is in
+  // the end.
   static constexpr uint32_t LOOKS = 2;
-  OXCCL_INLINE Line look(const View& view, uint32_t unit) const { return load_line(view.data + unit * LINE_BYTES); }
+  OXCCL_INLINE static void before_looks() {}
+  OXCCL_INLINE Line look(const View& view, uint32_t unit, uint32_t end) const {
+    Line line;
+    if (unit < end) line = load_line(view.data + unit * LINE_BYTES);
+    return line;
+  }
   OXCCL_INLINE bool receive(Machine& machine, const View& view, uint32_t unit, Line line, Bits* bits) const {
     if (!carries(line, view.epoch) && !await_line(machine, view, view.data + unit * LINE_BYTES, &line)) return false;
     *bits = line.data;
@@ -65,9 +71,10 @@ struct UnitsOf<LANE_LL128> {
   }
   static constexpr uint32_t LOOKS = 2;
   // By all of a warp at once, of which one may have been at the message's header.
-  OXCCL_INLINE Share look(const View& view, uint32_t share) const {
-    align_warp();
-    return lines().is_in_line(share) ? load_share(view.data + share * SHARE_BYTES) : Share{0, 0};
+  OXCCL_INLINE static void before_looks() { align_warp(); }
+  OXCCL_INLINE Share look(const View& view, uint32_t share, uint32_t end) const {
+    const bool there = share < end && lines().is_in_line(share);
+    return there ? load_share(view.data + share * SHARE_BYTES) : Share{0, 0};
   }
   OXCCL_INLINE bool receive(Machine& machine, const View& view, uint32_t share, const Share& looked, Bits* bits) const {
     *bits = looked;
@@ -88,10 +95,10 @@ OXCCL_INLINE void receive_units(Machine& machine, const Units& units, const View
                                 uint32_t threads, const Sink& sink) {
 #pragma unroll 1
   for (uint32_t unit = first; unit < end; unit += threads * Units::LOOKS) {
-    decltype(units.look(from, unit)) looked[Units::LOOKS];
+    decltype(units.look(from, unit, end)) looked[Units::LOOKS];
+    units.before_looks();
 #pragma unroll
-    for (uint32_t u = 0; u < Units::LOOKS; ++u)
-      if (unit + u * threads < end) looked[u] = units.look(from, unit + u * threads);
+    for (uint32_t u = 0; u < Units::LOOKS; ++u) looked[u] = units.look(from, unit + u * threads, end);
 #pragma unroll
     for (uint32_t u = 0; u < Units::LOOKS; ++u) {
       typename Units::Bits bits;

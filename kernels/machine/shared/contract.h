@@ -60,7 +60,7 @@ struct Awaited {
 struct Place {
   uint64_t awaited;
   uint32_t step, peer, lane, head;
-  const Connection* connection;  // null for a bucket
+  const Connection* connection = nullptr;  // null for a bucket
 };
 
 // A block that ended early; the first to write it wins.
