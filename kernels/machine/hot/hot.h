@@ -172,6 +172,8 @@ OXCCL_INLINE bool hot_move(Hot<Schedule>& hot) {
     if (!agreed(hot.machine)) return false;
     if constexpr (Schedule::IN_BUCKETS) find_places(hot);
     return true;
+  } else if constexpr (is_joined<Schedule>(NUMBER)) {
+    return true;
   } else if constexpr (!is_reduction(step)) {
     hot_copy<NUMBER>(hot);
     return is_message(step.to_peers) || agreed(hot.machine);

@@ -69,6 +69,11 @@ OXCCL_INLINE Bucket find_bucket(const HotBuckets& buckets, uint32_t count, uint3
   return {low, buckets.starts[low], high < count ? buckets.starts[high] : ~0u, buckets.lens[low]};
 }
 
+// Out of line, since a long copy asks in several places, and each thread seldom.
+OXCCL_APART Bucket find_bucket_apart(const HotBuckets* buckets, uint32_t count, uint32_t position) {
+  return find_bucket(*buckets, count, position);
+}
+
 struct BucketStretch {
   const HotBuckets& buckets;
   uint32_t count;
@@ -83,12 +88,16 @@ struct BucketStretch {
                              bool output, const ChunkPart& part)
       : buckets(buckets), count(count), places(places), stride(stride), output(output), part(part), bucket(), base() {}
 
+  OXCCL_INLINE uint8_t* base_of(const Bucket& bucket) const {
+    const Buffers& place = places[bucket.number * stride];
+    return (output ? place.output : place.input) + uint64_t(part.rank) * bucket.len_bytes;
+  }
+
   OXCCL_INLINE Spot spot(uint32_t at) {
     const uint32_t position = part.offset + at;
     if (!bucket.holds(position)) {
       bucket = find_bucket(buckets, count, position);
-      const Buffers& place = places[bucket.number * stride];
-      base = (output ? place.output : place.input) + uint64_t(part.rank) * bucket.len_bytes;
+      base = base_of(bucket);
     }
     return {base + (position - bucket.start), less_of(bucket.left(position), part.len_bytes - at)};
   }
@@ -128,25 +137,34 @@ OXCCL_APART void copy_pack_apart(const uint8_t* from, uint8_t* to, uint32_t left
     if (at < left) store_memory(to + at, load_memory(from + at, left - at), left - at);
 }
 
-OXCCL_INLINE void copy_memory(BucketStretch from, BucketStretch to, const Team& team) {
+// Both begin at the same place of the virtual buffer.
+OXCCL_INLINE void copy_memory(const BucketStretch& from, const BucketStretch& to, const Team& team) {
   constexpr uint32_t UNROLL = 4;
+  const HotBuckets& buckets = from.buckets;
   const uint32_t len_bytes = from.part.len_bytes, stride = team.threads * PACK_BYTES;
+  Bucket bucket = {};
+  uint8_t *from_base = nullptr, *to_base = nullptr;
 #pragma unroll 1
   for (uint32_t first = team.thread * PACK_BYTES; first < len_bytes; first += stride * UNROLL) {
     uint4 raws[UNROLL];
     uint8_t* whole[UNROLL] = {};
 #pragma unroll
     for (uint32_t u = 0; u < UNROLL; ++u) {
-      const uint32_t at = first + u * stride;
+      const uint32_t at = first + u * stride, position = from.part.offset + at;
       if (at >= len_bytes) break;
-      const Spot source = from.spot(at), place = to.spot(at);
-      if (source.at == place.at) continue;
-      if (source.left >= PACK_BYTES && !from.buckets.irregular[from.bucket.number]) {
-        raws[u] = *global_memory<const uint4>(source.at);
-        whole[u] = place.at;
+      if (!bucket.holds(position)) {
+        bucket = find_bucket_apart(&buckets, from.count, position);
+        from_base = from.base_of(bucket);
+        to_base = to.base_of(bucket);
+      }
+      const uint32_t inside = position - bucket.start, left = less_of(bucket.left(position), len_bytes - at);
+      if (from_base == to_base) continue;
+      if (left >= PACK_BYTES && !buckets.irregular[bucket.number]) {
+        raws[u] = *global_memory<const uint4>(from_base + inside);
+        whole[u] = to_base + inside;
         continue;
       }
-      copy_pack_apart(source.at, place.at, source.left);
+      copy_pack_apart(from_base + inside, to_base + inside, left);
     }
 #pragma unroll
     for (uint32_t u = 0; u < UNROLL; ++u)

@@ -26,6 +26,18 @@ OXCCL_INLINE void hot_copy(Hot<Schedule>& hot) {
     there.len_bytes = part.len_bytes;
     return hot.memory(place, there, hot.peer);
   };
+  if constexpr (is_window(step.to_peers) || is_window(step.peers)) {
+    // Where this rank copies its own, too, its team does as if its rank were a peer.
+    constexpr HotStep own = Schedule::STEPS[NUMBER - is_joined<Schedule>(NUMBER - 1)];
+    constexpr bool COPIES_OWN = is_there(own.own) && is_there(own.to_own);
+    static_assert(!COPIES_OWN || !is_window(step.to_peers) || own.to_own.chunk == step.to_peers.chunk);
+    static_assert(!COPIES_OWN || !is_window(step.peers) || own.own.chunk == step.peers.chunk);
+    static_assert(!COPIES_OWN || !is_window(step.peers) || own.to_own.chunk == Chunk::OWN);
+    if (!(COPIES_OWN && hot.is_own) && (!hot.is_peer || hot.stopped)) return;
+    if constexpr (is_window(step.to_peers)) copy_memory(memory(step.own), memory(step.to_peers), hot.team);
+    else copy_memory(memory(step.peers), memory(step.to_own), hot.team);
+    return;
+  }
   if constexpr (is_there(step.to_own) && is_there(step.own))
     if (hot.is_own) copy_memory(memory(step.own), memory(step.to_own), hot.team);
   if (!hot.is_peer || hot.stopped) return;
@@ -45,10 +57,6 @@ OXCCL_INLINE void hot_copy(Hot<Schedule>& hot) {
     hot.accept(from, part.len_bytes);
     receive_units(hot.machine, units, from, first, units.count(), threads,
                   [&](uint32_t unit, const auto& bits) { units.store(to, unit, bits); });
-  } else if constexpr (is_window(step.to_peers)) {
-    copy_memory(memory(step.own), memory(step.to_peers), hot.team);
-  } else if constexpr (is_window(step.peers)) {
-    copy_memory(memory(step.peers), memory(step.to_own), hot.team);
   }
 }
 

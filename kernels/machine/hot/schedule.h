@@ -45,6 +45,16 @@ OXCCL_INLINE constexpr bool is_reduction(const HotStep& step) {
   return is_switched(step) || (is_there(step.own) && is_there(step.peers));
 }
 
+// A copy in this rank's memory, behind which windows are read, is made with what is read: the own
+// rank's team has no peer there.
+template <class Schedule>
+OXCCL_INLINE constexpr bool is_joined(uint32_t number) {
+  if (number + 1 >= sizeof(Schedule::STEPS) / sizeof(HotStep)) return false;
+  const HotStep &step = Schedule::STEPS[number], &behind = Schedule::STEPS[number + 1];
+  const bool own = is_own_memory(step.own) && is_own_memory(step.to_own);
+  return own && !is_there(step.peers) && !is_there(step.to_peers) && is_window(behind.peers) && !is_reduction(behind);
+}
+
 // What a round moves the cursors of a connection by.
 struct Messages {
   uint32_t sent, received;
