@@ -9,9 +9,10 @@
 use std::collections::HashMap;
 
 use oxccl::plans::algorithms::{Algorithm, Encoding, find};
-use oxccl::plans::schedule::{Flag, Instruction, Lane, Layout, Operand, SLOTS, Schedule};
+use oxccl::plans::schedule::{Flag, Instruction, Lane, Layout, Operand, Schedule};
 use oxccl::plans::simulate::{Options, Subject, simulate};
 use oxccl::plans::topology::{Network, Placement, preset};
+use oxccl::plans::tune::Limits;
 use oxccl::{Collective, Collectives, Communicator, Config, Kind, Order, Pin, ReduceOp};
 
 /// A step of either trace.
@@ -154,7 +155,9 @@ impl Case {
     fn schedule(&self) -> Schedule {
         let collective = Collective::new(Kind::AllReduce, self.ranks);
         let entry = find(Kind::AllReduce, self.algorithm, self.encoding).unwrap();
-        entry.schedule(collective, Placement::one_node(self.ranks), Order::Any, SLOTS).unwrap()
+        entry
+            .schedule(collective, Placement::one_node(self.ranks), Order::Any, Limits::HOST.slots)
+            .unwrap()
     }
 
     /// What the host executor does.

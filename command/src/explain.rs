@@ -14,7 +14,7 @@ use clap::Args;
 use oxccl::plans::algorithms::{Algorithm, Encoding, Unavailable, find};
 use oxccl::plans::hot::{self, Work};
 use oxccl::plans::msccl::Blocks;
-use oxccl::plans::schedule::{Buffer, Instruction, Lane, Layout, Notes, Operand, SLOTS, Schedule};
+use oxccl::plans::schedule::{Buffer, Instruction, Lane, Layout, Notes, Operand, Schedule};
 use oxccl::plans::topology::{Network, Placement, Processor};
 use oxccl::plans::tune::{self, Plan, Question, SystemReads};
 use oxccl::plans::verify::Verified;
@@ -199,12 +199,13 @@ impl ExplainOptions {
         };
         let unavailable = |unavailable: Unavailable| Failure::Usage(unavailable.to_string());
         let (collective, placement) = (question.collective, question.placement);
+        let slots = question.limits.slots;
         if let Some(rank) = self.rank.filter(|_| self.ranks > PROVEN) {
             let one = rank..rank + 1;
-            let schedule = entry.schedule_of_ranks(collective, placement, self.order, SLOTS, one);
+            let schedule = entry.schedule_of_ranks(collective, placement, self.order, slots, one);
             return Ok(Lists::Alone { schedule: schedule.map_err(unavailable)?, rank });
         }
-        let schedule = entry.schedule(collective, placement, self.order, SLOTS);
+        let schedule = entry.schedule(collective, placement, self.order, slots);
         let schedule = schedule.map_err(unavailable)?;
         let verified = oxccl::plans::verify::verify(schedule, self.order, entry.in_place)
             .map_err(|violation| Failure::Usage(violation.to_string()))?;
@@ -638,6 +639,7 @@ impl std::fmt::Display for Traffic {
 mod tests {
     use super::*;
     use oxccl::plans::algorithms::{Entry, catalogue};
+    use oxccl::plans::schedule::SLOTS;
 
     fn verified(entry: &Entry, collective: Collective) -> Lists {
         let nodes = Placement::uniform(2);

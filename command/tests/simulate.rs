@@ -316,6 +316,8 @@ fn what_cannot_be_is_said_with_a_remedy() {
     refuses(&["all_reduce", "-t", "missing.toml"], "missing.toml: cannot be read");
     refuses(&["all_reduce", "-t", "host", "--nodes", "2"], "fabric is missing");
     refuses(&["all_reduce", "-t", "dgx-h100", "--nodes", "1", "-g", "9"], "9 ranks do not fit");
+    refuses(&["all_reduce", "--json", "--csv"], "both say what is printed");
+    refuses(&["all_reduce", "-g", "65537"], "65537 ranks: up to 65536 are predicted");
     refuses(&["all_reduce", "--algorithm", "pairwise"], "there are one_shot/ll");
     refuses(
         &["all_reduce", "--order", "rank", "--algorithm", "ring"],

@@ -63,19 +63,17 @@ pub const BULK_COPY_BYTES: u32 = 128 << 10;
 /// The lowest compute capability, major and minor, that has that engine.
 pub const BULK_COPY_CAPABILITY: (u32, u32) = (9, 0);
 
-/// What each kernel is called for: one of the element types and folds, of those that share it.
+/// The kernels for one type each: of its sums, and of its other folds. Of those, one that it is
+/// called for.
 pub fn kernels() -> impl Iterator<Item = (DataType, Fold)> {
-    DataType::ALL.into_iter().flat_map(|data_type| {
-        Fold::ALL
-            .into_iter()
-            .filter(move |fold| data_type.has(*fold) && kernel_type(data_type, *fold) == data_type)
-            .map(move |fold| (data_type, fold))
-    })
+    let both = |data_type| [Fold::Sum, Fold::Min].map(|fold| (data_type, fold));
+    DataType::ALL.into_iter().flat_map(both)
 }
 
 /// The name of the kernel in [`FATBIN`] for a type and a fold.
 pub fn kernel_name(data_type: DataType, fold: Fold) -> String {
-    format!("oxccl_{}_{}", kernel_type(data_type, fold).symbol(), fold.name())
+    let folds = if fold == Fold::Sum { "sum" } else { "other" };
+    format!("oxccl_{}_{folds}", data_type.symbol())
 }
 
 /// The kernel in [`FATBIN`] for all types and folds: for groups that reduce in several ways.
@@ -104,16 +102,4 @@ pub const TRACED_SUMS: [DataType; 4] =
 fn traced_name(of: Option<(DataType, Fold)>) -> String {
     let name = of.map_or_else(|| ANY_KERNEL.to_owned(), |(data, fold)| kernel_name(data, fold));
     name.replace("oxccl_", "oxccl_traced_")
-}
-
-/// Unsigned integers have the kernel of signed ones where that gives the same bits. (Sums may be
-/// averages.)
-fn kernel_type(data_type: DataType, fold: Fold) -> DataType {
-    match (data_type, fold) {
-        (_, Fold::Sum | Fold::Min | Fold::Max) => data_type,
-        (DataType::U8, _) => DataType::I8,
-        (DataType::U32, _) => DataType::I32,
-        (DataType::U64, _) => DataType::I64,
-        _ => data_type,
-    }
 }

@@ -5,7 +5,7 @@ use crate::collective::{Kind, Order};
 use crate::msccl::plan::{PlanFault, from_plan, is_plan};
 use crate::msccl::{Blocks, MscclFault, from_xml};
 use crate::schedule::{
-    FileError, FileFault, Instruction, MAX_CHANNELS, NO_SEGMENTS, Notes, Operand, SLOTS, Schedule,
+    FileError, FileFault, Instruction, MAX_CHANNELS, NO_SEGMENTS, Notes, Operand, Schedule,
     ScheduleFile, Slots,
 };
 use crate::topology::Processor;
@@ -199,7 +199,7 @@ impl CustomSchedule {
         let made = schedule.collective;
         let promised = self.verified.promise() == question.order
             && (self.verified.single_rounding() || question.data_type.accumulates_in_itself());
-        let [ll, slots, ll128] = lanes(schedule);
+        let ([ll, slots, ll128], here) = (lanes(schedule), question.limits.slots);
         let (needed, most) = (self.verified.needed_channels(), question.limits.max_channels);
         if made.ranks != asked.ranks {
             Some(format!("is for {} ranks, not for {}", made.ranks, asked.ranks))
@@ -233,13 +233,13 @@ impl CustomSchedule {
             Some("has the fabric's switches reduce, and no executor drives them".to_owned())
         } else if ll128 && !question.ll128 {
             Some("uses the ll128 lane, which there is not between these ranks".to_owned())
-        } else if (ll && schedule.slots.ll != SLOTS.ll)
-            || (slots && schedule.slots.slots != SLOTS.slots)
-            || (ll128 && schedule.slots.ll128 != SLOTS.ll128)
+        } else if (ll && schedule.slots.ll > here.ll)
+            || (slots && schedule.slots.slots > here.slots)
+            || (ll128 && schedule.slots.ll128 > here.ll128)
         {
-            let Slots { ll, ll128, slots } = SLOTS;
+            let Slots { ll, ll128, slots } = here;
             Some(format!(
-                "is not made for {ll} slots on the ll lane, {ll128} on the ll128 lane and {slots} on the slots lane"
+                "is made for more slots than there are: {ll} on the ll lane, {ll128} on the ll128 lane and {slots} on the slots lane"
             ))
         } else {
             None

@@ -38,3 +38,4 @@ pub mod synth;
 pub mod topology;
 pub mod tune;
 pub mod verify;
+mod xml;

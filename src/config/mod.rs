@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::target::Device;
 pub use links::{FabricKind, GpuDirect};
 pub use log_level::LogLevel;
-use oxccl_plans::schedule::SLOTS;
+use oxccl_plans::schedule::Slots;
 use oxccl_plans::topology::Placement;
 use oxccl_plans::tune::Limits;
 use oxccl_transports::Nodes;
@@ -141,6 +141,7 @@ impl Config {
             slot_bytes: self.advanced.slot_bytes.or(usual.slot_bytes),
             link_slot_bytes: self.advanced.link_slot_bytes,
             ll_slot_bytes: self.advanced.ll_slot_bytes,
+            slots: usual.slots,
         }
     }
 
@@ -154,16 +155,18 @@ impl Config {
 
     /// How ranks lay out staging memory, of which so many are on one node.
     pub(crate) fn staging(&self, ranks: usize, beside: usize) -> StagingShape {
+        let limits = self.limits();
+        let Slots { ll, ll128, slots } = limits.slots;
         StagingShape {
             ranks,
             beside,
             to_itself: self.schedule.is_some(),
             channels: self.max_channels,
-            ll_slots: SLOTS.ll,
-            ll128_slots: SLOTS.ll128,
+            ll_slots: ll,
+            ll128_slots: ll128,
             ll_slot_bytes: self.advanced.ll_slot_bytes,
-            slots: SLOTS.slots,
-            slot_bytes: self.limits().plain_slot_bytes(1, beside),
+            slots,
+            slot_bytes: limits.plain_slot_bytes(1, beside),
         }
     }
 

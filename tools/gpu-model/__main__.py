@@ -41,7 +41,7 @@ CALLS = [f"all_reduce/{how}/{ranks}/{size}/{channels}" for how, size, channels i
 ONE_KERNEL = """
 #include "any.h"
 #undef OXCCL_ALL
-#define OXCCL_ALL(KERNEL) KERNEL(F32, f32, sum, FOLD_SUM)
+#define OXCCL_ALL(KERNEL) KERNEL(F32, f32, sum, Sums)
 #include "executor.cu"
 """
 HOT_KERNELS = """

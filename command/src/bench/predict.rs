@@ -2,10 +2,10 @@
 //! a topology.
 
 use oxccl::plans::algorithms::find;
-use oxccl::plans::schedule::{Layout, SLOTS};
+use oxccl::plans::schedule::Layout;
 use oxccl::plans::simulate::{Band, Class, Options, Subject, Whose, simulate};
 use oxccl::plans::topology::{Network, Placement};
-use oxccl::plans::tune::Plan;
+use oxccl::plans::tune::{Limits, Plan};
 use oxccl::{Collective, CustomSchedule, Kind, Order};
 use std::sync::Arc;
 
@@ -96,8 +96,9 @@ impl Model {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let placement = Placement::uniform(self.network.per_node().min(ranks));
         let order = if case.kind.reduces() { self.order } else { Order::Any };
+        let slots = Limits::of(self.network.device(0).processor).slots;
         let subject = match (find(case.kind, plan.algorithm, plan.encoding), &self.custom) {
-            (Some(entry), _) => Subject::entry(entry, collective, placement, order, SLOTS),
+            (Some(entry), _) => Subject::entry(entry, collective, placement, order, slots),
             (None, Some(custom)) => Subject::schedule(custom.schedule()),
             (None, None) => return Err(format!("{} is in no catalogue", plan.algorithm)),
         };

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use clap::Args;
 use oxccl::plans::algorithms::{Algorithm, Encoding, Entry, catalogue};
-use oxccl::plans::schedule::SLOTS;
 use oxccl::{Config, DataType, Kind, OpKind, Order};
 
 use super::case::Case;
@@ -189,9 +188,9 @@ fn can_run(kind: Kind, ranks: usize, config: &Config) -> Result<(), String> {
     if kind == Kind::SendRecv && ranks == 1 {
         return Err("send_recv needs at least 2 ranks".to_owned());
     }
-    let placement = config.placement(ranks);
+    let (placement, slots) = (config.placement(ranks), config.limits().slots);
     let of_kind = || catalogue().filter(|entry| entry.kind == kind);
-    let exists = |entry: &&Entry| entry.check(ranks, placement, SLOTS).is_ok();
+    let exists = |entry: &&Entry| entry.check(ranks, placement, slots).is_ok();
     let ordered = |entry: &&Entry| exists(entry) && entry.keeps_unrounded(config.order, placement);
     let fits = |entry: &&Entry| {
         config.pin.algorithm.is_none_or(|algorithm| algorithm == entry.algorithm)
@@ -200,7 +199,7 @@ fn can_run(kind: Kind, ranks: usize, config: &Config) -> Result<(), String> {
     if kind == Kind::Barrier || of_kind().filter(ordered).any(|entry| fits(&entry)) {
         return Ok(());
     }
-    let checks = of_kind().filter(fits).map(|entry| entry.check(ranks, placement, SLOTS));
+    let checks = of_kind().filter(fits).map(|entry| entry.check(ranks, placement, slots));
     if let Some(Err(unavailable)) = checks.reduce(Result::or) {
         return Err(unavailable.to_string());
     }

@@ -4,7 +4,6 @@
 use std::path::Path;
 
 use oxccl::plans::algorithms::find;
-use oxccl::plans::schedule::SLOTS;
 use oxccl::{Collective, Collectives, Config, Error, Kind, StepTrace, TracedStep};
 use serde_json::{Value, json};
 
@@ -110,8 +109,9 @@ fn chrome(
         kind => Collective::new(kind, world),
     };
     let (placement, order) = (config.placement(world), config.order);
+    let slots = config.limits().slots;
     let schedule = find(case.kind, plan.algorithm, plan.encoding)
-        .and_then(|entry| entry.schedule(collective, placement, order, SLOTS).ok());
+        .and_then(|entry| entry.schedule(collective, placement, order, slots).ok());
     let name = |rank: usize, step: u32| {
         let instruction = schedule.as_ref().and_then(|of| of.step(rank, step as usize));
         let text = instruction.map(ToString::to_string);

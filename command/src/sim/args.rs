@@ -6,7 +6,6 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum};
 use oxccl::plans::algorithms::{Algorithm, Encoding, Entry, catalogue};
 use oxccl::plans::msccl::Blocks;
-use oxccl::plans::schedule::SLOTS;
 use oxccl::plans::simulate::{Fold, Options};
 use oxccl::plans::topology::{Network, Placement, Processor, Topology};
 use oxccl::plans::tune::{self, Limits, Question};
@@ -19,6 +18,9 @@ use crate::bench::{Case, Shape, Step, progression};
 use crate::failure::Failure;
 use crate::options::{self, Size, Subject};
 use crate::{names, topo};
+
+/// More would take hours: so many are simulated in minutes, if few stand for all.
+const MOST_RANKS: usize = 65_536;
 
 /// Predicts how long every algorithm takes on a topology.
 ///
@@ -117,7 +119,7 @@ pub(crate) struct SimOptions {
     #[arg(long, value_name = "COUNT", default_value = "3", value_parser = options::positive)]
     best: usize,
     /// Prints comma-separated values; with =FILE writes them there, beside what is printed.
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, conflicts_with = "json")]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     csv: Option<Option<PathBuf>>,
     /// Prints one JSON object a row.
     #[arg(long)]
@@ -307,10 +309,21 @@ impl SimOptions {
     /// The topology with as many nodes as the ranks need, and the ranks on its devices.
     fn topology(&self, custom: Option<&CustomSchedule>) -> Result<(Topology, Network), Failure> {
         let ranks = self.ranks.or(custom.map(|custom| custom.schedule().collective.ranks));
-        topo::with_ranks(&self.topology, self.nodes, ranks, self.per_node)
+        let (topology, network) =
+            topo::with_ranks(&self.topology, self.nodes, ranks, self.per_node)?;
+        match network.ranks() {
+            ..=MOST_RANKS => Ok((topology, network)),
+            ranks => {
+                Err(Failure::Usage(format!("{ranks} ranks: up to {MOST_RANKS} are predicted")))
+            }
+        }
     }
 
     fn check(&self, kind: Kind) -> Result<(), Failure> {
+        if self.json && self.csv == Some(None) {
+            let text = "--json and --csv both say what is printed: with --csv=FILE both are had";
+            return Err(Failure::Usage(text.to_owned()));
+        }
         if self.tile.is_some_and(|size| size.0 < 64 || !size.0.is_multiple_of(64)) {
             return Err(Failure::Usage("--tile must be a multiple of 64 bytes".to_owned()));
         }
@@ -418,9 +431,10 @@ impl SimOptions {
                 names.join(", ")
             )));
         }
-        let exists = |entry: &&Entry| entry.check(ranks, placement, SLOTS).is_ok();
+        let slots = Limits::of(network.device(0).processor).slots;
+        let exists = |entry: &&Entry| entry.check(ranks, placement, slots).is_ok();
         let entries: Vec<&'static Entry> = fitting.iter().copied().filter(exists).collect();
-        let absent = fitting.iter().find_map(|entry| entry.check(ranks, placement, SLOTS).err());
+        let absent = fitting.iter().find_map(|entry| entry.check(ranks, placement, slots).err());
         match absent {
             Some(why) if entries.is_empty() && !may_be_none => Err(Failure::Usage(why.to_string())),
             _ => Ok(entries),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use oxccl::CustomSchedule;
 use oxccl::plans::algorithms::{Algorithm, Encoding, Entry};
-use oxccl::plans::schedule::{SLOTS, Schedule};
+use oxccl::plans::schedule::Schedule;
 use oxccl::plans::simulate::{SimulationError, Subject};
 use oxccl::plans::verify::verify;
 
@@ -70,7 +70,8 @@ impl Candidate {
     pub(super) fn subject(&self, study: &Study) -> Result<Subject<'_>, SimulationError> {
         match self {
             Candidate::Entry(entry) => {
-                Subject::entry(entry, study.collective, study.placement(), study.order, SLOTS)
+                let slots = study.limits().slots;
+                Subject::entry(entry, study.collective, study.placement(), study.order, slots)
             }
             Candidate::Custom(custom) => Subject::schedule(custom.schedule()),
         }
@@ -83,8 +84,8 @@ impl Candidate {
     pub(super) fn schedule(&self, study: &Study) -> Result<Cow<'_, Schedule>, SimulationError> {
         match self {
             Candidate::Entry(entry) => {
-                let placement = study.placement();
-                let schedule = entry.schedule(study.collective, placement, study.order, SLOTS)?;
+                let (placement, slots) = (study.placement(), study.limits().slots);
+                let schedule = entry.schedule(study.collective, placement, study.order, slots)?;
                 Ok(Cow::Owned(schedule))
             }
             Candidate::Custom(custom) => Ok(Cow::Borrowed(custom.schedule())),

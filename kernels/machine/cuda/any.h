@@ -15,49 +15,7 @@
 namespace oxccl {
 inline namespace OXCCL_ISA {
 
-// KERNEL(type, name, name of the fold, fold) for whatever there is a kernel for.
-#define OXCCL_ORDERED(KERNEL, type, name) \
-  KERNEL(type, name, sum, FOLD_SUM)       \
-  KERNEL(type, name, min, FOLD_MIN)       \
-  KERNEL(type, name, max, FOLD_MAX)
-
-#define OXCCL_ARITHMETIC(KERNEL, type, name) \
-  OXCCL_ORDERED(KERNEL, type, name)          \
-  KERNEL(type, name, prod, FOLD_PROD)
-
-#define OXCCL_BITWISE(KERNEL, type, name) \
-  OXCCL_ARITHMETIC(KERNEL, type, name)    \
-  KERNEL(type, name, band, FOLD_BIT_AND)  \
-  KERNEL(type, name, bor, FOLD_BIT_OR)    \
-  KERNEL(type, name, bxor, FOLD_BIT_XOR)
-
-#define OXCCL_ALL(KERNEL)                  \
-  OXCCL_BITWISE(KERNEL, I8, i8)            \
-  OXCCL_ORDERED(KERNEL, U8, u8)            \
-  OXCCL_BITWISE(KERNEL, I32, i32)          \
-  OXCCL_ORDERED(KERNEL, U32, u32)          \
-  OXCCL_BITWISE(KERNEL, I64, i64)          \
-  OXCCL_ORDERED(KERNEL, U64, u64)          \
-  OXCCL_ARITHMETIC(KERNEL, F16, f16)       \
-  OXCCL_ARITHMETIC(KERNEL, BF16, bf16)     \
-  OXCCL_ARITHMETIC(KERNEL, F32, f32)       \
-  OXCCL_ARITHMETIC(KERNEL, F64, f64)       \
-  OXCCL_ARITHMETIC(KERNEL, F8E4M3, f8e4m3) \
-  OXCCL_ARITHMETIC(KERNEL, F8E5M2, f8e5m2)
-
-// How a program reduces, as a number; what no kernel has stands for none.
-OXCCL_INLINE constexpr uint32_t way_of(uint32_t type, uint32_t fold) { return type * FOLDS + fold; }
-
-// An unsigned integer comes right after the signed one of its size.
-static_assert(DATA_TYPE_U8 == DATA_TYPE_I8 + 1 && DATA_TYPE_U32 == DATA_TYPE_I32 + 1 &&
-                  DATA_TYPE_U64 == DATA_TYPE_I64 + 1, "signed, unsigned");
-
-// Products and bitwise folds wrap, whatever the sign. (Sums may be divided.)
-OXCCL_INLINE constexpr bool is_signless(uint32_t fold) {
-  return fold != FOLD_SUM && fold != FOLD_MIN && fold != FOLD_MAX;
-}
-
-// A few elements as accumulators, of a type that `way` says.
+// A few elements as accumulators, of a type that is known when it runs.
 struct AnyPack {
   uint32_t registers[4];
 };
@@ -108,11 +66,15 @@ OXCCL_INLINE uint64_t pack_any(uint32_t type, const AnyPack& any, const Scaling&
   }
 }
 
-OXCCL_INLINE AnyPack fold_any(uint32_t way, const AnyPack& earlier, const AnyPack& later) {
-  switch (way) {
-#define OXCCL_FOLD(N, name, fold_name, fold) \
-  case way_of(N::TYPE, fold): return any_of<N>(folded<N, fold>(pack_of<N>(earlier), pack_of<N>(later)));
-    OXCCL_ALL(OXCCL_FOLD)
+OXCCL_INLINE AnyPack fold_any(uint32_t type, uint32_t fold, const AnyPack& earlier, const AnyPack& later) {
+  switch (type) {
+#define OXCCL_FOLD(N)                                                                              \
+  case N::TYPE: {                                                                                  \
+    const Piece<N> first = pack_of<N>(earlier), second = pack_of<N>(later);                        \
+    return any_of<N>(fold == FOLD_SUM ? folded<N, FOLD_SUM>(first, second)                         \
+                                      : OtherFolds(fold).folded(first, second));                   \
+  }
+    OXCCL_EACH_DATA_TYPE(OXCCL_FOLD)
 #undef OXCCL_FOLD
     default: return later;
   }
@@ -120,8 +82,6 @@ OXCCL_INLINE AnyPack fold_any(uint32_t way, const AnyPack& earlier, const AnyPac
 
 // One thread's subtrees, as cuda/tree.h counts them, but for a single place that folds.
 struct AnyCounter {
-  uint32_t way;
-
   OXCCL_INLINE AnyPack& at(uint32_t level) const {
     return *reinterpret_cast<AnyPack*>(&subtrees()[level * WORD_TREE_THREADS + lane()]);
   }
@@ -130,8 +90,9 @@ struct AnyCounter {
 // All sources of some bits: from the left, or as a tree. A left fold is a tree whose subtrees are
 // folded as soon as there are two.
 template <class Load>
-OXCCL_INLINE bool reduce_any(uint32_t way, const Move& move, bool tree, const Load& load, AnyPack* result) {
-  const AnyCounter counter = {way};
+OXCCL_INLINE bool reduce_any(uint32_t type, uint32_t fold, const Move& move, bool tree, const Load& load,
+                             AnyPack* result) {
+  const AnyCounter counter;
   AnyPack carry = {};
 #pragma unroll 1
   for (uint32_t source = 0; source < move.sources; ++source) {
@@ -143,7 +104,7 @@ OXCCL_INLINE bool reduce_any(uint32_t way, const Move& move, bool tree, const Lo
     for (uint32_t level = 0; level < folds; ++level) {
       AnyPack earlier = carry;
       if (tree) earlier = counter.at(level);
-      next = fold_any(way, earlier, next);
+      next = fold_any(type, fold, earlier, next);
     }
     carry = next;
     if (tree && folds < TREE_LEVELS) counter.at(folds) = carry;
@@ -155,7 +116,7 @@ OXCCL_INLINE bool reduce_any(uint32_t way, const Move& move, bool tree, const Lo
     for (uint32_t level = 0; move.sources >> level; ++level) {
       if ((move.sources >> level & 1) == 0) continue;
       const AnyPack earlier = counter.at(level);
-      carry = gathered ? fold_any(way, earlier, carry) : earlier;
+      carry = gathered ? fold_any(type, fold, earlier, carry) : earlier;
       gathered = true;
     }
   }
@@ -183,8 +144,8 @@ OXCCL_INLINE bool reduce_words_any(Machine& machine, const Move& move, uint32_t 
   const uint32_t type = way / FOLDS, fold = way % FOLDS;
   const bool is_wide = type == DATA_TYPE_I64 || type == DATA_TYPE_U64 || type == DATA_TYPE_F64;
   const bool is_float = type >= DATA_TYPE_F16;
-  // All other folds give the same bits from the left.
-  const bool tree = move.tree && move.sources > 2 && is_float && (fold == FOLD_SUM || fold == FOLD_PROD);
+  const bool brackets_matter = is_float && (fold == FOLD_SUM || OtherFolds(fold).brackets_matter());
+  const bool tree = move.tree && move.sources > 2 && brackets_matter;
   // Subtrees lie in shared memory, which has room for so many threads'.
   if (tree && lane() >= WORD_TREE_THREADS) return true;
   const uint32_t threads = tree ? WORD_TREE_THREADS : lanes();
@@ -198,7 +159,7 @@ OXCCL_INLINE bool reduce_words_any(Machine& machine, const Move& move, uint32_t 
     for (uint32_t shift = 0; shift < 64; shift += is_wide ? 64 : 32) {
       const AnyLoad load = {machine, move, type, shift, position, left};
       AnyPack pack;
-      if (!reduce_any(way, move, tree, load, &pack)) return false;
+      if (!reduce_any(type, fold, move, tree, load, &pack)) return false;
       result |= pack_any(type, pack, move.scaling) << shift;
     }
 #pragma unroll 1

@@ -12,7 +12,7 @@
 // 16 bytes wide, and eight loads are in flight per thread (four of the left fold with 8-bit
 // floats). The loops hold no predicates and nothing of a factor: packs that are not as many as a
 // thread takes at a time come behind, one by one. Sums of bytes are of whole words.
-// What is irregular takes the word path, which is kept small, since every type and fold has one.
+// What is irregular takes the word path, which is kept small, since every kernel has one.
 #pragma once
 
 namespace oxccl {
@@ -25,6 +25,7 @@ OXCCL_INLINE uint32_t lane_of(const Move& move) { return (lane() - move.first_la
 }  // namespace oxccl
 
 #include "async.h"
+#include "folds.h"
 #include "lines.h"
 #include "switch.h"
 #include "tree.h"
@@ -130,8 +131,8 @@ OXCCL_INLINE void widen_pack(P& pack, const Words<WORDS>& raw) {
   for (uint32_t w = 0; w < WORDS; ++w) N::Conversion::widen_four(raw.words[w], &pack.values[4 * w]);
 }
 
-template <class N, Fold F, bool SCALED, class P, class Loaded, uint32_t UNROLL>
-OXCCL_INLINE void fold_packs(P (&acc)[UNROLL], const Loaded (&raws)[UNROLL], const View& view,
+template <class N, bool SCALED, class Folds, class P, class Loaded, uint32_t UNROLL>
+OXCCL_INLINE void fold_packs(const Folds& folds, P (&acc)[UNROLL], const Loaded (&raws)[UNROLL], const View& view,
                              const Scaling& scaling, bool first) {
   const bool scaled = SCALED && view.is_raw();
 #pragma unroll
@@ -139,7 +140,7 @@ OXCCL_INLINE void fold_packs(P (&acc)[UNROLL], const Loaded (&raws)[UNROLL], con
     P next;
     if constexpr (SCALED) next.unpack(bit_cast<typename P::Raw>(raws[u]), scaled, scaling.factor_bits);
     else widen_pack<N>(next, raws[u]);
-    acc[u] = first ? next : folded<N, F>(acc[u], next);
+    acc[u] = first ? next : folds.folded(acc[u], next);
   }
 }
 
@@ -166,9 +167,9 @@ struct ByteSums {
   }
 };
 
-template <class N, Fold F>
+template <class N, class Folds>
 OXCCL_INLINE constexpr bool has_byte_sums() {
-  return N::INTEGER && sizeof(typename N::Element) == 1 && F == FOLD_SUM;
+  return N::INTEGER && sizeof(typename N::Element) == 1 && Folds::ARE_SUMS;
 }
 
 // As long as this thread has UNROLL packs of bytes at a time, from `pack` on; the next behind them.
@@ -202,8 +203,8 @@ OXCCL_INLINE uint32_t sum_bytes(const Move& move, uint32_t head, uint32_t pack, 
 }
 
 // As long as this thread has UNROLL packs at a time, from `pack` on; the next behind them.
-template <class N, Fold F, bool SCALED, uint32_t UNROLL>
-OXCCL_INLINE uint32_t fold_full(const Move& move, uint32_t head, uint32_t pack, uint32_t packs) {
+template <class N, bool SCALED, uint32_t UNROLL, class Folds>
+OXCCL_INLINE uint32_t fold_full(const Folds& folds, const Move& move, uint32_t head, uint32_t pack, uint32_t packs) {
   using P = Pack<N, PACK_BYTES>;
   using Raw = typename P::Raw;
 #pragma unroll 1
@@ -217,20 +218,20 @@ OXCCL_INLINE uint32_t fold_full(const Move& move, uint32_t head, uint32_t pack, 
     if (source == 0) {
       load_all(second, move.source(1), position);
       compiler_fence();  // all loads are under way before the first is used
-      fold_packs<N, F, SCALED>(acc, first, move.source(0), move.scaling, true);
-      fold_packs<N, F, SCALED>(acc, second, move.source(1), move.scaling, false);
+      fold_packs<N, SCALED>(folds, acc, first, move.source(0), move.scaling, true);
+      fold_packs<N, SCALED>(folds, acc, second, move.source(1), move.scaling, false);
       source = 2;
     } else {
-      fold_packs<N, F, SCALED>(acc, first, move.source(0), move.scaling, true);
+      fold_packs<N, SCALED>(folds, acc, first, move.source(0), move.scaling, true);
     }
 #pragma unroll 1
     for (; source < move.sources; source += 2) {
       load_all(first, move.source(source), position);
       load_all(second, move.source(source + 1), position);
       compiler_fence();  // all loads are under way before the first is used
-      fold_packs<N, F, SCALED>(acc, first, move.source(source), move.scaling, false);
+      fold_packs<N, SCALED>(folds, acc, first, move.source(source), move.scaling, false);
       compiler_fence();  // both sources widened at once would not fit into the registers
-      fold_packs<N, F, SCALED>(acc, second, move.source(source + 1), move.scaling, false);
+      fold_packs<N, SCALED>(folds, acc, second, move.source(source + 1), move.scaling, false);
     }
     Raw raws[UNROLL];
 #pragma unroll
@@ -245,11 +246,11 @@ OXCCL_INLINE uint32_t fold_full(const Move& move, uint32_t head, uint32_t pack, 
 // Packs of 16 bytes, UNROLL at a time of two sources each, folded from the left; what is left of
 // them one by one. Products with a factor have loops of their own, which are smaller: the others
 // hold nothing of it.
-template <class N, Fold F>
-OXCCL_INLINE void reduce_packs(const Move& move, const Stretches& stretches) {
+template <class N, class Folds>
+OXCCL_INLINE void reduce_packs(const Folds& folds, const Move& move, const Stretches& stretches) {
   using P = Pack<N, PACK_BYTES>;
   const uint32_t head = stretches.head, packs = stretches.packs;
-  if constexpr (has_byte_sums<N, F>()) {
+  if constexpr (has_byte_sums<N, Folds>()) {
     if (!move.scaling.premultiply && !move.scaling.divide && move.sources <= ByteSums<PACK_BYTES>::MOST_SOURCES) {
       const uint32_t pack = sum_bytes<4>(move, head, lane_of(move), packs);
       sum_bytes<1>(move, head, pack, packs);
@@ -259,10 +260,10 @@ OXCCL_INLINE void reduce_packs(const Move& move, const Stretches& stretches) {
   // 16 elements a pack widen to 16 registers, of which there are not enough for four.
   constexpr uint32_t UNROLL = P::COUNT > 8 ? 2 : 4;
   if (move.scaling.premultiply) {
-    fold_full<N, F, true, 1>(move, head, lane_of(move), packs);
+    fold_full<N, true, 1>(folds, move, head, lane_of(move), packs);
   } else {
-    const uint32_t pack = fold_full<N, F, false, UNROLL>(move, head, lane_of(move), packs);
-    fold_full<N, F, false, 1>(move, head, pack, packs);
+    const uint32_t pack = fold_full<N, false, UNROLL>(folds, move, head, lane_of(move), packs);
+    fold_full<N, false, 1>(folds, move, head, pack, packs);
   }
 }
 
@@ -296,20 +297,20 @@ struct UnitLoad {
   }
 };
 
-template <class N, Fold F, class Units>
-OXCCL_INLINE bool reduce_units(Machine& machine, const Move& move, const Units& units) {
+template <class N, class Folds, class Units>
+OXCCL_INLINE bool reduce_units(const Folds& folds, Machine& machine, const Move& move, const Units& units) {
 #pragma unroll 1
   for (uint64_t unit = lane_of(move); unit < units.count(); unit += lanes()) {
     const UnitLoad<N, Units> load = {machine, move, units, unit};
-    if (!reduce_left<N, F>(move, load)) return false;
+    if (!reduce_left(folds, move, load)) return false;
   }
   return true;
 }
 
 // Words, of which the lines of messages come from far away: those of several sources are under way
 // before the first is used.
-template <class N, Fold F>
-OXCCL_INLINE bool reduce_words(Machine& machine, const Move& move, const Stretches& words) {
+template <class N, class Folds>
+OXCCL_INLINE bool reduce_words(const Folds& folds, Machine& machine, const Move& move, const Stretches& words) {
   using Element = typename N::Element;
   using P = Pack<N, 8>;
   constexpr uint32_t LOOKS = P::COUNT > 2 ? 2 : 4;  // more would not fit into the registers
@@ -337,7 +338,7 @@ OXCCL_INLINE bool reduce_words(Machine& machine, const Move& move, const Stretch
         P next;
         next.unpack(bit_cast<typename P::Raw>(word), move.scaling.premultiply && view.is_raw(),
                     move.scaling.factor_bits);
-        result = source == 0 ? next : folded<N, F>(result, next);
+        result = source == 0 ? next : folds.folded(result, next);
       }
     }
     load.store(result);
@@ -345,28 +346,29 @@ OXCCL_INLINE bool reduce_words(Machine& machine, const Move& move, const Stretch
   return true;
 }
 
-template <class N, Fold F>
+// One type's.
+template <class N, class Folds>
 struct CudaReducer {
-  // All other folds give the same bits from the left (tests/numeric.rs), and the tree is a third of
-  // a kernel.
-  static constexpr bool BRACKETS_MATTER = !N::INTEGER && (F == FOLD_SUM || F == FOLD_PROD);
+  Folds folds;
 
-  OXCCL_INLINE bool reduce(Machine& machine, const Move& move) const {
+  OXCCL_INLINE bool reduce(Machine& machine, const Move& given) const {
+    const Move& move = known(given);
     const Stretches stretches = stretches_of(move);
     if (stretches.in_lines) return reduce_irregular(machine, move, Lines{move.len_bytes});
-    if constexpr (BRACKETS_MATTER) {
-      if (is_tree(move)) reduce_packs_tree<N, F>(move, stretches.head, stretches.tail());
-      else reduce_packs<N, F>(move, stretches);
+    if constexpr (HAS_TREES) {
+      if (is_tree(move)) reduce_packs_tree<N>(folds, move, stretches.head, stretches.tail());
+      else reduce_packs<N>(folds, move, stretches);
     } else {
-      reduce_packs<N, F>(move, stretches);
+      reduce_packs<N>(folds, move, stretches);
     }
     return reduce_irregular(machine, move, stretches);
   }
 
   // Units [begin, end), of which each source's are in shared memory: see at_once.h.
   template <class Units>
-  OXCCL_INLINE void fold_gathered(const Move& move, const Operand* operands, const Units& units, uint32_t begin,
+  OXCCL_INLINE void fold_gathered(const Move& given, const Operand* operands, const Units& units, uint32_t begin,
                                   uint32_t end, uint32_t stride) const {
+    const Move& move = known(given);
     using Bits = typename Units::Bits;
     using P = Pack<N, sizeof(Bits)>;
     const Bits* const from = reinterpret_cast<const Bits*>(subtrees());
@@ -378,7 +380,7 @@ struct CudaReducer {
         const bool scaled = move.scaling.premultiply && (operands[s].flags & OPERAND_RAW);
         P next;
         next.unpack(bit_cast<typename P::Raw>(from[s * stride + unit - begin]), scaled, move.scaling.factor_bits);
-        result = s == 0 ? next : folded<N, F>(result, next);
+        result = s == 0 ? next : folds.folded(result, next);
       }
       const Bits bits = bit_cast<Bits>(result.packed(move.scaling));
 #pragma unroll 1
@@ -388,14 +390,22 @@ struct CudaReducer {
   }
 
  private:
-  OXCCL_INLINE static bool is_tree(const Move& move) { return move.tree && move.sources > 2; }
+  // Integers give the same bits from the left, and the tree is a third of a kernel.
+  static constexpr bool HAS_TREES = !N::INTEGER;
+  OXCCL_INLINE bool is_tree(const Move& move) const { return move.tree && move.sources > 2 && folds.brackets_matter(); }
+
+  // The move, of which the compiler knows what no program of these folds has.
+  OXCCL_INLINE static decltype(auto) known(const Move& move) {
+    if constexpr (Folds::ARE_SUMS) return (move);
+    else return Move{move.views, move.sources, move.destinations, move.len_bytes, {}, move.tree, move.first_lane};
+  }
 
   template <class Units>
   OXCCL_INLINE bool reduce_irregular(Machine& machine, const Move& move, const Units& units) const {
-    if constexpr (BRACKETS_MATTER)
-      if (is_tree(move)) return reduce_units_tree<N, F>(machine, move, units);
-    if constexpr (Units::IN_LINES) return reduce_units<N, F>(machine, move, units);
-    else return reduce_words<N, F>(machine, move, units);
+    if constexpr (HAS_TREES)
+      if (is_tree(move)) return reduce_units_tree<N>(folds, machine, move, units);
+    if constexpr (Units::IN_LINES) return reduce_units<N>(folds, machine, move, units);
+    else return reduce_words<N>(folds, machine, move, units);
   }
 };
 

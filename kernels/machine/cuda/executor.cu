@@ -1,7 +1,7 @@
-// The kernels: one per element type and fold, named oxccl_<type>_<fold>, one block per channel.
-// Where unsigned integers give the bits that signed ones do, they have their kernel. Each runs any
-// program that only copies, too: parts of a group that reduce alike, with all that copy, are one
-// launch. Groups that reduce in several ways are one launch of oxccl_any.
+// The kernels, one block per channel: for each element type one of its sums, oxccl_<type>_sum, and
+// one of its other folds, oxccl_<type>_other. Each runs any program that only copies, too: parts of
+// a group that reduce alike, with all that copy, are one launch. Groups that reduce in several ways
+// are one launch of oxccl_any.
 //
 // 512 threads a block: enough 16-byte loads in flight to fill a multiprocessor's share of the
 // memory bandwidth, and 128 registers for each. What all threads of a block know alike is in shared
@@ -55,36 +55,35 @@ __device__ __forceinline__ void end(const Launch& own, uint32_t channel) {
 
 constexpr uint32_t NO_WAY = DATA_TYPES * FOLDS;
 
-// Reduces one type and fold.
-template <class N, Fold F>
+// Reduces one type.
+template <class N, class Folds>
 struct One {
   static __device__ __forceinline__ uint32_t way(const Header* program) {
-    const uint32_t type = program->data_type;
-    const bool is_it = program->fold == F && (type == N::TYPE || (N::INTEGER && is_signless(F) && type == N::TYPE + 1));
-    return is_it ? way_of(N::TYPE, F) : NO_WAY;
+    return program->data_type == N::TYPE && Folds::has(*program) ? program->fold : NO_WAY;
   }
   __device__ __forceinline__ bool reduce(Machine& machine, const Move& move) const {
     if (block().way == NO_WAY) return machine.fail(OUTCOME_BAD_PROGRAM, 0, N::TYPE);
-    return CudaReducer<N, F>{}.reduce(machine, move);
+    return CudaReducer<N, Folds>{folds()}.reduce(machine, move);
   }
   __device__ __forceinline__ bool gathers() const { return block().way != NO_WAY; }
   template <class Units>
   __device__ __forceinline__ void fold_gathered(const Move& move, const Operand* operands, const Units& units,
                                                 uint32_t begin, uint32_t end, uint32_t stride) const {
-    CudaReducer<N, F>{}.fold_gathered(move, operands, units, begin, end, stride);
+    CudaReducer<N, Folds>{folds()}.fold_gathered(move, operands, units, begin, end, stride);
   }
   __device__ __forceinline__ uint64_t move_by_switch(const Machine& machine, const SwitchMove& move) const {
     if (block().way == NO_WAY || machine.launch.program->scale != SCALE_NONE) return 0;
-    return oxccl::move_by_switch<N, F>(move);
+    return folds().template choose<N>([&](auto only) { return oxccl::move_by_switch<N, only.FOLD>(move); });
   }
+
+ private:
+  static __device__ __forceinline__ Folds folds() { return Folds(block().way); }
 };
 
 // Reduces all of them.
 struct Any {
   static __device__ __forceinline__ uint32_t way(const Header* program) {
-    const uint32_t type = program->data_type, fold = program->fold;
-    const bool is_unsigned = type == DATA_TYPE_U8 || type == DATA_TYPE_U32 || type == DATA_TYPE_U64;
-    return way_of(is_unsigned && is_signless(fold) ? type - 1 : type, fold);
+    return program->data_type * FOLDS + program->fold;
   }
   __device__ __forceinline__ bool reduce(Machine& machine, const Move& move) const {
     return reduce_words_any(machine, move, block().way);
@@ -166,8 +165,8 @@ __device__ __forceinline__ void run_block(const Launch& first) {
     oxccl::run_block<oxccl::__VA_ARGS__>(launch);                          \
   }
 
-#define OXCCL_KERNEL(type, name, fold_name, fold) \
-  OXCCL_ENTRY(name##_##fold_name, One<oxccl::type, oxccl::fold>)
+#define OXCCL_KERNEL(type, name, folds_name, folds) \
+  OXCCL_ENTRY(name##_##folds_name, One<oxccl::type, oxccl::folds>)
 
 // The traced ones have entry points of their own (cuda/trace.cu).
 #ifndef OXCCL_TRACE

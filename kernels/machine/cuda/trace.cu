@@ -6,8 +6,8 @@
 #define OXCCL_TRACE 1
 #include "executor.cu"
 
-OXCCL_KERNEL(F16, traced_f16, sum, FOLD_SUM)
-OXCCL_KERNEL(BF16, traced_bf16, sum, FOLD_SUM)
-OXCCL_KERNEL(F32, traced_f32, sum, FOLD_SUM)
-OXCCL_KERNEL(F8E4M3, traced_f8e4m3, sum, FOLD_SUM)
+OXCCL_KERNEL(F16, traced_f16, sum, Sums)
+OXCCL_KERNEL(BF16, traced_bf16, sum, Sums)
+OXCCL_KERNEL(F32, traced_f32, sum, Sums)
+OXCCL_KERNEL(F8E4M3, traced_f8e4m3, sum, Sums)
 OXCCL_ENTRY(traced_any, Any)

@@ -44,20 +44,20 @@ struct Counter {
   }
 
   // `leaves` were counted before `carry`.
-  template <class N, Fold F>
-  OXCCL_INLINE P push(P carry, uint32_t leaves) const {
+  template <class Folds>
+  OXCCL_INLINE P push(const Folds& folds, P carry, uint32_t leaves) const {
     uint32_t level = 0;
 #pragma unroll 1
-    for (; leaves >> level & 1; ++level) carry = folded<N, F>(at(level), carry);
+    for (; leaves >> level & 1; ++level) carry = folds.folded(at(level), carry);
     return carry;
   }
 
-  template <class N, Fold F>
-  OXCCL_INLINE P gather(P carry, bool gathered, uint32_t leaves) const {
+  template <class Folds>
+  OXCCL_INLINE P gather(const Folds& folds, P carry, bool gathered, uint32_t leaves) const {
 #pragma unroll 1
     for (uint32_t level = 0; leaves >> level; ++level) {
       if ((leaves >> level & 1) == 0) continue;
-      carry = gathered ? folded<N, F>(at(level), carry) : at(level);
+      carry = gathered ? folds.folded(at(level), carry) : at(level);
       gathered = true;
     }
     return carry;
@@ -65,19 +65,19 @@ struct Counter {
 };
 
 // Folds up to eight leaves, as many as `count` says.
-template <class N, Fold F, class P>
-OXCCL_INLINE P fold_group(P (&leaves)[GROUP_LEAVES], uint32_t count) {
+template <class Folds, class P>
+OXCCL_INLINE P fold_group(const Folds& folds, P (&leaves)[GROUP_LEAVES], uint32_t count) {
 #pragma unroll
   for (uint32_t size = 1; size < GROUP_LEAVES; size *= 2) {
 #pragma unroll
     for (uint32_t at = 0; at < GROUP_LEAVES; at += 2 * size)
-      if (at + size < count) leaves[at] = folded<N, F>(leaves[at], leaves[at + size]);
+      if (at + size < count) leaves[at] = folds.folded(leaves[at], leaves[at + size]);
   }
   return leaves[0];
 }
 
-template <class N, Fold F>
-OXCCL_INLINE void reduce_packs_tree(const Move& move, uint64_t start, uint64_t end) {
+template <class N, class Folds>
+OXCCL_INLINE void reduce_packs_tree(const Folds& folds, const Move& move, uint64_t start, uint64_t end) {
   constexpr uint32_t BYTES = 16 / sizeof(typename N::Accumulator) * sizeof(typename N::Element);
   using P = Pack<N, BYTES>;
   const Counter<P> counter = {subtrees(), TREE_THREADS};
@@ -102,13 +102,13 @@ OXCCL_INLINE void reduce_packs_tree(const Move& move, uint64_t start, uint64_t e
         const View& view = move.source(i < count ? first + i : first);
         leaves[i].unpack(raws[i], move.scaling.premultiply && view.is_raw(), move.scaling.factor_bits);
       }
-      carry = fold_group<N, F>(leaves, count);
+      carry = fold_group(folds, leaves, count);
       if (count < GROUP_LEAVES) break;
-      carry = counter.template push<N, F>(carry, group);
+      carry = counter.push(folds, carry, group);
       if (const uint32_t level = __ffs(~group) - 1; level < GROUP_LEVELS) counter.at(level) = carry;
     }
     const bool partial = move.sources % GROUP_LEAVES != 0;
-    if (groups < 1u << GROUP_LEVELS) carry = counter.template gather<N, F>(carry, partial, groups);
+    if (groups < 1u << GROUP_LEVELS) carry = counter.gather(folds, carry, partial, groups);
     const typename P::Raw raw = carry.packed(move.scaling);
 #pragma unroll 1
     for (uint32_t d = 0; d < move.destinations; ++d)
@@ -135,8 +135,8 @@ OXCCL_INLINE void put_part(Share& share, uint32_t byte, uint64_t bits) {
 
 // Half words (or whole ones, where an element is a word), so that a pack's accumulators fit. Whole
 // warps walk.
-template <class N, Fold F, class Units>
-OXCCL_INLINE bool reduce_units_tree(Machine& machine, const Move& move, const Units& units) {
+template <class N, class Folds, class Units>
+OXCCL_INLINE bool reduce_units_tree(const Folds& folds, Machine& machine, const Move& move, const Units& units) {
   using Element = typename N::Element;
   constexpr uint32_t BYTES = sizeof(Element) == 8 ? 8 : 4;
   using P = Pack<N, BYTES>;
@@ -157,12 +157,12 @@ OXCCL_INLINE bool reduce_units_tree(Machine& machine, const Move& move, const Un
         if (!units.template load<Element>(machine, view, unit, &bits)) return false;
         carry.unpack(bit_cast<typename P::Raw>(part_of<typename P::Bits>(bits, byte)),
                      move.scaling.premultiply && view.is_raw(), move.scaling.factor_bits);
-        carry = counter.template push<N, F>(carry, source);
+        carry = counter.push(folds, carry, source);
         if (const uint32_t level = __ffs(~source) - 1; level < TREE_LEVELS)
           counter.at(level) = carry;
       }
       if (move.sources < MAX_TREE_SOURCES)
-        carry = counter.template gather<N, F>(carry, false, move.sources);
+        carry = counter.gather(folds, carry, false, move.sources);
       put_part(result, byte, bit_cast<typename P::Bits>(carry.packed(move.scaling)));
     }
 #pragma unroll 1

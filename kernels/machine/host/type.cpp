@@ -34,7 +34,7 @@ struct WordLoad {
 template <class N, Fold F>
 static bool reduce_words(Machine& machine, const Move& move) {
   for (uint64_t position = 0; position < move.len_bytes; position += 8)
-    if (!reduce_left<N, F>(move, WordLoad<N>{machine, move, position, move.len_bytes - position}))
+    if (!reduce_left(Only<F>(), move, WordLoad<N>{machine, move, position, move.len_bytes - position}))
       return false;
   return true;
 }

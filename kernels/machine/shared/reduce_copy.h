@@ -74,6 +74,16 @@ OXCCL_INLINE Pack<N, BYTES> folded(const Pack<N, BYTES>& earlier, const Pack<N, 
   return result;
 }
 
+// A fold, for what is given one. (GPUs have others: cuda/folds.h.)
+template <Fold F>
+struct Only {
+  static constexpr Fold FOLD = F;
+  template <class N, uint32_t BYTES>
+  OXCCL_INLINE Pack<N, BYTES> folded(const Pack<N, BYTES>& earlier, const Pack<N, BYTES>& later) const {
+    return oxccl::folded<N, F>(earlier, later);
+  }
+};
+
 // Reads `left` bytes (8 at most) in accesses of one unit, where 8 at once is impossible.
 template <class Unit>
 OXCCL_INLINE uint64_t load_units(const uint8_t* at, uint64_t left) {
@@ -125,15 +135,15 @@ OXCCL_INLINE bool copy_word(Machine& machine, const Move& move, uint64_t positio
   return true;
 }
 
-template <class N, Fold F, class Load>
-OXCCL_INLINE bool reduce_left(const Move& move, const Load& load) {
+template <class Folds, class Load>
+OXCCL_INLINE bool reduce_left(const Folds& folds, const Move& move, const Load& load) {
   auto result = load.pack();
   if (!load(0, &result)) return false;
 #pragma unroll 1
   for (uint32_t source = 1; source < move.sources; ++source) {
     auto next = load.pack();
     if (!load(source, &next)) return false;
-    result = folded<N, F>(result, next);
+    result = folds.folded(result, next);
   }
   load.store(result);
   return true;

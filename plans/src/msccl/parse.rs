@@ -125,10 +125,8 @@ impl Op {
 
 /// Reads a file.
 pub(super) fn parse(text: &str) -> Result<Algorithm, MscclFault> {
-    let document = Document::parse(text).map_err(|error| MscclFault::Xml {
-        line: error.pos().row as usize,
-        fault: error.to_string(),
-    })?;
+    let document =
+        crate::xml::document(text).map_err(|(line, fault)| MscclFault::Xml { line, fault })?;
     let reader = Reader { document: &document };
     let root = document.root_element();
     if root.tag_name().name() != "algo" {

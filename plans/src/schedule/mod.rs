@@ -23,9 +23,9 @@ pub use symmetry::{Distance, Symmetry, Turning};
 
 use crate::collective::Collective;
 
-/// Slots per connection, as communicators have them: more of the small ones, so that a sender can
-/// run ahead.
-pub const SLOTS: Slots = Slots { ll: 16, ll128: 8, slots: 4 };
+/// Slots per connection that every communicator has: more of the small ones, so that a sender can
+/// run ahead. [`Limits::slots`](crate::tune::Limits::slots) says how many a device's have.
+pub const SLOTS: Slots = Slots { ll: 8, ll128: 8, slots: 4 };
 
 /// Most channels that a communicator can be configured for.
 pub const MAX_CHANNELS: usize = 64;

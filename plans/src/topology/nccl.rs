@@ -62,7 +62,8 @@ impl Topology {
     ) -> Result<(Topology, Vec<String>), TopologyError> {
         let wrong =
             |detail: String| TopologyError::Text { source_name: source_name.to_string(), detail };
-        let document = Document::parse(text).map_err(|error| wrong(error.to_string()))?;
+        let document = crate::xml::document(text)
+            .map_err(|(line, fault)| wrong(format!("line {line}: {fault}")))?;
         let mut reader = Reader::new(&document, source_name);
         reader.system(document.root_element()).map_err(wrong)?;
         let Draft { topology, notes } = reader.draft;

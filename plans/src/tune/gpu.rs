@@ -83,6 +83,8 @@ const LONG_ALL_REDUCE_NODES: usize = 8;
 /// once.
 const ROOT_MAX_BYTES: usize = 32 << 10;
 const ROOT_MAX_INPUTS_BYTES: usize = 768 << 10;
+/// Up to so many bytes a message from rank to rank, which has one channel, is sent with flags.
+const MESSAGE_FLAGS_MAX_BYTES: usize = 8 << 10;
 /// What keeps a thread block busy for long enough.
 const BYTES_PER_CHANNEL: usize = 64 << 10;
 /// The same in LL and LL128.
@@ -100,8 +102,12 @@ fn inside(question: &Question) -> Vec<Wish> {
         (question.collective.kind, question.total_bytes, question.collective.ranks);
     let [small, middle, in_place] = wish::of_one_node(kind);
     let mut wishes = Vec::new();
-    let windows =
-        (in_place, Encoding::Windows, "reachable by all: buffers are used in place, in one step");
+    let is_message = kind == Kind::SendRecv;
+    let reason = match is_message {
+        true => "reachable by both: buffers are used in place, by one channel",
+        false => "reachable by all: buffers are used in place, in one step",
+    };
+    let windows = (in_place, Encoding::Windows, reason);
     // What is sent to each rank of many is a part.
     let parts = match kind {
         Kind::Gather => ranks,
@@ -116,7 +122,11 @@ fn inside(question: &Question) -> Vec<Wish> {
         let ll = (algorithm, Encoding::Ll, "small: data and flags in one message");
         (bytes >= LL128_MIN_BYTES).then_some(ll128).into_iter().chain([ll])
     };
-    let flags_max = if question.ll128 { FLAGS_MAX_BYTES } else { FLAGS_MAX_BYTES / 2 };
+    let flags_max = match question.ll128 {
+        _ if is_message => MESSAGE_FLAGS_MAX_BYTES,
+        true => FLAGS_MAX_BYTES,
+        false => FLAGS_MAX_BYTES / 2,
+    };
     let in_parts = PARTS_MIN_BYTES..=(flags_max / 2) << ranks.saturating_sub(2).min(2);
     if kind == Kind::AllReduce && in_parts.contains(&bytes) {
         wishes.extend(with_flags(Algorithm::TwoShot));
@@ -140,7 +150,12 @@ fn inside(question: &Question) -> Vec<Wish> {
         ));
     }
     wishes.push(windows);
-    wishes.push((middle, Encoding::Slots, "private: through slots"));
+    let reason = if is_message {
+        "private: through slots, by one channel"
+    } else {
+        "private: through slots"
+    };
+    wishes.push((middle, Encoding::Slots, reason));
     let reason = "private, many ranks: through slots, around the ring";
     wishes.push((Algorithm::Ring, Encoding::Slots, reason));
     wishes
@@ -239,6 +254,7 @@ fn between_nodes(question: &Question) -> Vec<Wish> {
             vec![slots(Algorithm::Pairwise, "nodes, long: one rank after the other")]
         }
         Kind::Barrier => vec![slots(Algorithm::Dissemination, "few steps")],
+        Kind::SendRecv => vec![slots(Algorithm::Direct, "one step, by one channel")],
         _ => vec![slots(Algorithm::Direct, "one step")],
     };
     if nodes == ranks {

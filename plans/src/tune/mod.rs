@@ -18,7 +18,6 @@ pub use table::{Curve, DeviceKind, Links, MemoryKind, Point, Table, TableError};
 use crate::algorithms::{self, Algorithm, Encoding, Entry};
 use crate::collective::{Collective, Kind, Order};
 use crate::element::{DataType, OpKind};
-use crate::schedule::SLOTS;
 use crate::topology::{Placement, Processor};
 use serde::Serialize;
 
@@ -256,8 +255,8 @@ pub fn distinct(question: &Question) -> Vec<&'static Entry> {
 /// Whether the one before can take the entry's place: it works wherever the entry does, by the same
 /// instructions.
 fn is_another_name(entry: &Entry, before: &Entry, question: &Question) -> bool {
-    let Question { collective, placement, data_type, .. } = *question;
-    let schedule = |of: &Entry, order| of.schedule(collective, placement, order, SLOTS).ok();
+    let Question { collective, placement, data_type, limits, .. } = *question;
+    let schedule = |of: &Entry, order| of.schedule(collective, placement, order, limits.slots).ok();
     let mut kept = [Order::Any, Order::Rank, Order::Tree]
         .into_iter()
         .filter(|order| entry.keeps(*order, placement, data_type));
@@ -317,7 +316,7 @@ fn measured(table: &Table, predictions: &[Prediction]) -> String {
 
 fn fits(entry: &Entry, question: &Question) -> bool {
     entry.kind == question.collective.kind
-        && entry.check(question.collective.ranks, question.placement, SLOTS).is_ok()
+        && entry.check(question.collective.ranks, question.placement, question.limits.slots).is_ok()
         && entry.keeps(question.order, question.placement, question.data_type)
         && (entry.in_place || !question.in_place)
         && (entry.encoding != Encoding::Windows
@@ -370,8 +369,8 @@ fn no_algorithm(question: &Question) -> NoAlgorithm {
     // What is pinned may exist, but nothing of it for these ranks.
     let pinned = algorithms::catalogue()
         .filter(|entry| entry.kind == question.collective.kind && is_pinned(entry, &question.pin));
-    let checks =
-        pinned.map(|entry| entry.check(question.collective.ranks, question.placement, SLOTS));
+    let (ranks, slots) = (question.collective.ranks, question.limits.slots);
+    let checks = pinned.map(|entry| entry.check(ranks, question.placement, slots));
     if let Some(Err(unavailable)) = checks.reduce(Result::or) {
         let (kind, order) = (question.collective.kind, question.order);
         let detail = format!("{unavailable}; there are {}", names.join(", "));

@@ -167,7 +167,8 @@ fn what_the_fabric_reduces_is_told_and_never_run() {
         let told = plan_on_gpu(None, &Question { pin, ..told }).unwrap();
         assert_eq!(told.algorithm, entry.algorithm);
         let collective = nodes.collective;
-        let made = entry.schedule(collective, nodes.placement, Order::Any, SLOTS).unwrap();
+        let made =
+            entry.schedule(collective, nodes.placement, Order::Any, Limits::HOST.slots).unwrap();
         let file = ScheduleFile::new(made, Order::Any, true);
         let custom = CustomSchedule::prove("collnet", file).unwrap();
         let refused = custom.plan(&nodes, Processor::Gpu).unwrap_err().to_string();

@@ -11,7 +11,7 @@ use oxccl_kernels::format as f;
 use oxccl_plans::algorithms::{Pattern, exchange, receipts};
 use oxccl_plans::collective::{Kind, Order};
 use oxccl_plans::lower::{Lowering, Program, lower_signed};
-use oxccl_plans::schedule::{Extent, Lane, Layout, RankLayout, SLOTS};
+use oxccl_plans::schedule::{Extent, Lane, Layout, RankLayout};
 use oxccl_plans::verify::{Verified, Violation, verify_exchange};
 
 /// The signature of an exchange; what its ranks must agree on is in each pair's own.
@@ -60,17 +60,18 @@ impl Maker<'_> {
                 detail: violation.to_string(),
             })
         };
+        let slots = self.config.limits().slots;
         for phase in messages::phases(&stretches, tiles) {
             let pattern = self.pattern(&stretches, &phase.active);
             let wanted = |sender, receiver| pattern.lane(sender, receiver).is_some();
-            let verified = proven(verify_exchange(exchange(&pattern, SLOTS), wanted))?;
+            let verified = proven(verify_exchange(exchange(&pattern, slots), wanted))?;
             let layout = self.layout(&stretches, &phase, slot_bytes);
             let program = self.exchange_program(&verified, layout, &signatures)?;
             debug_assert_eq!(program.rounds(), phase.rounds as u64);
             tables.blocks.push(block(self.load_exchange(program)?));
         }
         let all: Vec<usize> = (0..stretches.len()).collect();
-        let sent = receipts(&self.pattern(&stretches, &all), SLOTS);
+        let sent = receipts(&self.pattern(&stretches, &all), slots);
         let verified = proven(verify_exchange(sent, |_, _| false))?;
         let nothing = Phase { first_round: 0, rounds: 0, active: Vec::new() };
         let layout = self.layout(&stretches, &nothing, slot_bytes);

@@ -13,7 +13,7 @@ use oxccl_plans::collective::{Collective, Kind, Order};
 use oxccl_plans::hot::{self, Work};
 use oxccl_plans::length::TooLong;
 use oxccl_plans::lower::{CopyStep, Lowering, Program, copies, lower};
-use oxccl_plans::schedule::{Layout, SLOTS};
+use oxccl_plans::schedule::Layout;
 use oxccl_plans::topology::{Placement, Processor};
 use oxccl_plans::tune::{Limits, Pin, Plan, Question, SystemReads, plan_by, plan_on_gpu};
 use oxccl_plans::verify::{Verified, verify};
@@ -272,7 +272,7 @@ impl Plans {
         let no_algorithm = |detail: String| Error::NoAlgorithm { kind, order, detail };
         let entry = plan.entry(kind).ok_or_else(|| no_algorithm("the plan names none".into()))?;
         let schedule = entry
-            .schedule(call.collective, placement, order, SLOTS)
+            .schedule(call.collective, placement, order, config.limits().slots)
             .map_err(|unavailable| no_algorithm(unavailable.to_string()))?;
         let verified = verify(schedule, order, entry.in_place)
             .map_err(|violation| no_algorithm(violation.to_string()))?;

@@ -14,7 +14,7 @@ static_assert(blockDim.x == oxccl::BLOCK_THREADS, "for guests alike");
 
 OXCCL_EMULATED_KERNELS
 
-#define OXCCL_NAMED(type, name, fold_name, fold) OXCCL_EMULATED(oxccl_##name##_##fold_name),
+#define OXCCL_NAMED(type, name, folds_name, folds) OXCCL_EMULATED(oxccl_##name##_##folds_name),
 constexpr Kernel KERNELS[] = {OXCCL_ALL(OXCCL_NAMED) OXCCL_EMULATED(oxccl_any)};
 
 }  // namespace

@@ -8,10 +8,10 @@
 #define OXCCL_MULTIMEM "members.h"
 #include "any.h"
 #undef OXCCL_ALL
-#define OXCCL_ALL(KERNEL)          \
-  KERNEL(F32, f32, sum, FOLD_SUM)  \
-  KERNEL(I32, i32, sum, FOLD_SUM)  \
-  KERNEL(U8, u8, sum, FOLD_SUM)
+#define OXCCL_ALL(KERNEL)      \
+  KERNEL(F32, f32, sum, Sums)  \
+  KERNEL(I32, i32, sum, Sums)  \
+  KERNEL(U8, u8, sum, Sums)
 #include "executor.cu"
 
 namespace emulator {
@@ -19,7 +19,7 @@ namespace {
 
 OXCCL_EMULATED_KERNELS
 
-#define OXCCL_NAMED(type, name, fold_name, fold) OXCCL_EMULATED(oxccl_##name##_##fold_name),
+#define OXCCL_NAMED(type, name, folds_name, folds) OXCCL_EMULATED(oxccl_##name##_##folds_name),
 constexpr Kernel KERNELS[] = {OXCCL_ALL(OXCCL_NAMED) OXCCL_EMULATED(oxccl_any)};
 
 }  // namespace
