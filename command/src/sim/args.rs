@@ -19,7 +19,7 @@ use crate::failure::Failure;
 use crate::options::{self, Size, Subject};
 use crate::{names, topo};
 
-/// More would take hours: so many are simulated in minutes, if few stand for all.
+/// So many are predicted in minutes where few stand for all. Of 100,000 no row came in eight.
 const MOST_RANKS: usize = 65_536;
 
 /// Predicts how long every algorithm takes on a topology.
