@@ -83,10 +83,10 @@ fn any_pattern_arrives() {
         let len = prop_oneof![Just(0usize), 1usize..300, 300usize..40_000];
         let pair = (0..ranks, 1..ranks).prop_map(move |(from, by)| (from, (from + by) % ranks));
         let sent = (pair, len).prop_map(|((from, to), len)| (from, to, len));
-        (Just(ranks), prop::collection::vec(sent, 0..40), 1usize..3)
+        (Just(ranks), prop::collection::vec(sent, 0..40), 1usize..3, 1usize..4)
     });
     let mut runner = TestRunner::new(Cases { cases: 40, ..Cases::default() });
-    let run = |(ranks, sent, channels): (usize, Vec<Sent>, usize)| {
+    let run = |(ranks, sent, channels, of_messages): (usize, Vec<Sent>, usize, usize)| {
         // Slots so small that many messages do not fit into them.
         let pin = oxccl::Pin { channels: Some(channels), ..Default::default() };
         let config = Config {
@@ -94,6 +94,7 @@ fn any_pattern_arrives() {
             advanced: Advanced {
                 slot_bytes: Some(1024),
                 ll_slot_bytes: 128,
+                message_channels: Some(of_messages),
                 ..Advanced::default()
             },
             ..Config::default()

@@ -14,6 +14,7 @@ mod doctor;
 mod explain;
 mod failure;
 mod figure;
+mod interrupt;
 mod launch;
 mod machine;
 mod manual;

@@ -4,10 +4,12 @@
 mod command_line;
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use command_line::oxccl;
+use command_line::{command, oxccl};
 use oxccl::plans::simulate::BANDS;
 use serde_json::Value;
 
@@ -558,7 +560,7 @@ fn the_page_plays_lists_side_by_side() {
     let lists = schedule["steps"].as_array().unwrap().len();
     assert_eq!((&schedule["lists"], lists), (&2.into(), 4), "{schedule}");
     assert_eq!(schedule["devices"].as_array().unwrap().len(), 2);
-    let series = data["series"].as_array().unwrap();
+    let series = data["worlds"][0]["series"].as_array().unwrap();
     assert_eq!(series.last().unwrap()["name"], "NCCL");
     let Some(chromium) = chromium() else {
         return skipped("the_page_plays_lists_side_by_side", "no chromium on PATH");
@@ -624,7 +626,8 @@ fn pages_are_below_a_megabyte_and_play_every_size() {
         let sizes = played["sizes"].as_array().unwrap().len();
         let calls = played["calls"].as_array().unwrap().len() as u64;
         let names = |list: &str| {
-            let all = if list == "series" { &data["series"] } else { &played["schedules"] };
+            let series = &data["worlds"][0]["series"];
+            let all = if list == "series" { series } else { &played["schedules"] };
             all.as_array().unwrap().iter().map(|one| one["name"].clone()).collect::<Vec<_>>()
         };
         assert_eq!(names("series"), names("schedules"), "{topology}");
@@ -633,6 +636,74 @@ fn pages_are_below_a_megabyte_and_play_every_size() {
             assert_eq!(own.len(), sizes);
             assert!(own.iter().all(|call| call.as_u64().is_some_and(|at| at < calls)), "{own:?}");
         }
+    }
+}
+
+/// Rows come while other algorithms of the size are still being simulated, and Ctrl-C leaves what
+/// is there, in files too.
+#[test]
+fn an_interrupted_sweep_keeps_what_it_has() {
+    let folder = Folder::new("interrupted");
+    let (csv, svg, page) =
+        (folder.path("values.csv"), folder.path("figure.svg"), folder.path("page.html"));
+    let mut sim = command(&["sim", "all_reduce", "-t", "dgx-h100", "-g", "4096", "--json"]);
+    sim.args(["--sizes", "1G,2G,4G,8G"]);
+    sim.args([format!("--csv={csv}"), format!("--svg={svg}"), format!("--html={page}")]);
+    let mut child = sim.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut printed = String::new();
+    out.read_line(&mut printed).unwrap();
+    let first: Value = serde_json::from_str(&printed).unwrap();
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    out.read_to_string(&mut printed).unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(2), "as Ctrl-C ends other commands");
+    let rows: Vec<Value> =
+        printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let is_of_first_size = |row: &Value| row["bytes"] == first["bytes"];
+    assert!(rows.iter().all(is_of_first_size), "{} rows", rows.len());
+    let written = fs::read_to_string(&csv).unwrap();
+    assert_eq!(written.lines().count(), rows.len() + 1);
+    assert!(written.contains(first["algorithm"].as_str().unwrap()), "{written}");
+    assert!(fs::read_to_string(&svg).unwrap().trim_end().ends_with("</svg>"));
+    assert!(fs::read_to_string(&page).unwrap().contains(first["algorithm"].as_str().unwrap()));
+}
+
+/// Worlds of several numbers of nodes, in one table, one file and one page.
+#[test]
+fn worlds_of_several_numbers_of_nodes_are_on_one_page() {
+    let folder = Folder::new("nodes");
+    let (csv, page) = (folder.path("values.csv"), folder.path("page.html"));
+    let files = [format!("--csv={csv}"), format!("--html={page}")];
+    let sim = ["sim", "all_reduce", "-t", "dgx-h100", "--nodes", "8,2,4", "--sizes", "1M,64M"];
+    let table = oxccl(&[&sim[..], &[&files[0], &files[1]]].concat()).ok().out;
+    let heads: Vec<&str> = table.lines().filter(|line| line.contains("# topology")).collect();
+    assert_eq!(heads.len(), 3, "{table}");
+    for (head, ranks) in heads.iter().zip(["16 ranks on 2 node(s)", "32 ranks", "64 ranks"]) {
+        assert!(head.contains(ranks), "{head}");
+    }
+    let values = fs::read_to_string(&csv).unwrap();
+    assert_eq!(values.matches("algorithm").count(), 1, "one line of names: {values}");
+    let one = ["sim", "all_reduce", "-t", "dgx-h100", "--nodes", "4", "--sizes", "1M,64M"];
+    let one = oxccl(&[&one[..], &["--csv"]].concat()).ok().out;
+    assert!(one.lines().skip(1).all(|line| values.contains(line)), "the same as by itself");
+    let text = fs::read_to_string(&page).unwrap();
+    assert!(text.len() < 1_000_000, "{} bytes", text.len());
+    for flags in [["--svg", "x.svg"], ["--ranks", "8"], ["--trace", "x.json"]] {
+        let said = oxccl(&[&sim[..], &flags].concat()).failed(2);
+        assert!(said.err.contains("--nodes names several"), "{}", said.err);
+    }
+    let Some(chromium) = chromium() else {
+        return skipped("worlds_of_several_numbers_of_nodes_are_on_one_page", "no chromium");
+    };
+    for (wish, nodes) in [("", 2), ("#nodes=8", 8)] {
+        let shown = dom(&chromium, &folder, &format!("file://{page}{wish}"));
+        assert!(!shown.contains("data-error"), "{}", head(&shown));
+        assert!(head(&shown).contains(&format!("data-nodes=\"{nodes}\"")), "{}", head(&shown));
+    }
+    let shown = dom(&chromium, &folder, &format!("file://{page}"));
+    for text in [">4</button>", "hierarchical_direct_ring/slots, 8 nodes: "] {
+        assert!(shown.contains(text), "{text}");
     }
 }
 

@@ -134,7 +134,11 @@ impl CustomSchedule {
     /// How many channels share the work of a call: as many as of the catalogue's schedules in this
     /// encoding, and those that it needs.
     pub fn channels(&self, question: &Question, processor: Processor) -> usize {
-        channels(question, self.encoding, processor).max(self.needed_channels())
+        let encoding = match question.collective.kind {
+            Kind::SendRecv => carrier(self.schedule()),
+            _ => self.encoding,
+        };
+        channels(question, encoding, processor).max(self.needed_channels())
     }
 
     /// How its data crosses.
@@ -200,7 +204,14 @@ impl CustomSchedule {
         let promised = self.verified.promise() == question.order
             && (self.verified.single_rounding() || question.data_type.accumulates_in_itself());
         let ([ll, slots, ll128], here) = (lanes(schedule), question.limits.slots);
-        let (needed, most) = (self.verified.needed_channels(), question.limits.max_channels);
+        let needed = self.verified.needed_channels();
+        let (most, setting) = match asked.kind {
+            Kind::SendRecv => (
+                question.limits.channels_of_message(carrier(schedule), question.nodes),
+                "OXCCL_MESSAGE_CHANNELS",
+            ),
+            _ => (question.limits.max_channels, "OXCCL_MAX_CHANNELS"),
+        };
         if made.ranks != asked.ranks {
             Some(format!("is for {} ranks, not for {}", made.ranks, asked.ranks))
         } else if made != asked {
@@ -217,7 +228,7 @@ impl CustomSchedule {
             ))
         } else if needed > most.min(question.pin.channels.unwrap_or(most)) {
             Some(format!(
-                "has ranks with {} lists, which need {needed} channels: set OXCCL_MAX_CHANNELS={needed}",
+                "has ranks with {} lists, which need {needed} channels: set {setting}={needed}",
                 schedule.lists_per_rank
             ))
         } else if schedule.uses_windows() && !question.windows {
@@ -334,6 +345,17 @@ fn payload_lanes(schedule: &Schedule) -> [bool; 3] {
         }
     }
     used
+}
+
+/// The encoding of the entries of the catalogue that need the connections which this schedule
+/// needs. Tokens need the least: [`Encoding::Windows`].
+pub fn carrier(schedule: &Schedule) -> Encoding {
+    let ([ll, ..], [_, slots, ll128]) = (payload_lanes(schedule), lanes(schedule));
+    match (ll || ll128, slots) {
+        (true, _) => Encoding::Ll,
+        (false, true) => Encoding::Slots,
+        (false, false) => Encoding::Windows,
+    }
 }
 
 fn encoding(schedule: &Schedule) -> Encoding {

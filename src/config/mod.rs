@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::target::Device;
 pub use links::{FabricKind, GpuDirect};
 pub use log_level::LogLevel;
+use oxccl_plans::algorithms::Encoding;
 use oxccl_plans::schedule::Slots;
 use oxccl_plans::topology::Placement;
 use oxccl_plans::tune::Limits;
@@ -34,7 +35,7 @@ const FAR: Duration = Duration::from_secs(1 << 30);
 
 impl Config {
     /// The defaults for GPUs: more channels, since a thread block moves less than a core may; and a
-    /// heap of 12 MiB, since memory of a GPU is taken at once.
+    /// heap of 8 MiB, since memory of a GPU is taken at once.
     pub fn cuda() -> Config {
         Config::of(Device::Cuda(None))
     }
@@ -46,7 +47,7 @@ impl Config {
             Device::Cuda(_) => Config {
                 device,
                 max_channels: Limits::GPU.max_channels,
-                heap_bytes: 12 << 20,
+                heap_bytes: 8 << 20,
                 advanced: Advanced {
                     link_slot_bytes: Limits::GPU.link_slot_bytes,
                     ll_slot_bytes: Limits::GPU.ll_slot_bytes,
@@ -138,6 +139,11 @@ impl Config {
         };
         Limits {
             max_channels: self.max_channels,
+            message_channels: self
+                .advanced
+                .message_channels
+                .unwrap_or(usual.message_channels)
+                .min(self.max_channels),
             slot_bytes: self.advanced.slot_bytes.or(usual.slot_bytes),
             link_slot_bytes: self.advanced.link_slot_bytes,
             ll_slot_bytes: self.advanced.ll_slot_bytes,
@@ -157,11 +163,14 @@ impl Config {
     pub(crate) fn staging(&self, ranks: usize, beside: usize) -> StagingShape {
         let limits = self.limits();
         let Slots { ll, ll128, slots } = limits.slots;
+        let nodes = if beside < ranks { 2 } else { 1 };
         StagingShape {
             ranks,
             beside,
             to_itself: self.schedule.is_some(),
             channels: self.max_channels,
+            message_channels: limits.message_channels,
+            message_sets: limits.channels_of_message(Encoding::Windows, nodes),
             ll_slots: ll,
             ll128_slots: ll128,
             ll_slot_bytes: self.advanced.ll_slot_bytes,

@@ -119,7 +119,7 @@ settings! {
         ranks Alike;
         check |config| require((1..=isize::MAX as usize).contains(&config.heap_bytes), || format!(
             "{} is not in 1 to {} (OXCCL_HEAP_BYTES; by default 64 GiB on a host, of which memory is taken only as it is \
-             allocated, and 12 MiB on a GPU)",
+             allocated, and 8 MiB on a GPU)",
             config.heap_bytes,
             isize::MAX
         ));
@@ -216,6 +216,19 @@ settings! {
         };
     }
 
+    /// Channels that carry messages from rank to rank through slots: send/recv, alone and in
+    /// groups, and all-to-alls of uneven parts. What is read in place on one node has
+    /// `max_channels`.
+    message_channels: Option<usize> = None, {
+        "OXCCL_MESSAGE_CHANNELS" => message_channels, "a number above 0", above_0;
+        unset "1; on GPUs 4, or `max_channels` if that is less";
+        ranks Alike;
+        check |config| require(
+            config.advanced.message_channels.is_none_or(|c| (1..=config.max_channels).contains(&c)),
+            || format!("must be 1 to max_channels, which is {}", config.max_channels),
+        );
+    }
+
     /// Most channels of a group, so that on a GPU other kernels have room beside it.
     group_channels: Option<usize> = None, {
         "OXCCL_GROUP_CHANNELS" => group_channels, "a number above 0", above_0;
@@ -246,9 +259,9 @@ settings! {
     }
 
     /// The same where ranks are on several nodes. A link to a rank of another node takes 8 slots
-    /// for each of `max_channels` and one more: 20 MiB, on a GPU 36 MiB. Where there are more than
-    /// 32 nodes, that is a quarter. They are memory once the link is used. Smaller slots or fewer
-    /// channels make that less.
+    /// for each of `max_channels` and of `message_channels`: 20 MiB, on a GPU 40 MiB. Where there
+    /// are more than 32 nodes, that is a quarter. They are memory once the link is used. Smaller
+    /// slots or fewer channels make that less.
     link_slot_bytes: Option<usize> = None, {
         "OXCCL_LINK_SLOT_BYTES" => link_slot_bytes, "a number", parsed::<usize>;
         unset "524,288, and 131,072 where ranks are on more than 32 nodes; with more than 8 channels half of that";

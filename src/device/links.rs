@@ -203,7 +203,7 @@ impl LinkPorts {
     /// The connections to the peer, of all sets and lanes, in the machine's table. Executors ring
     /// this doorbell, if they ring.
     pub(crate) fn connect(&self, connections: &mut [f::Connection], doorbell: *mut f::Doorbell) {
-        for set in 0..=self.shape.channels {
+        for set in 0..sets(&self.shape) {
             for lane in f::Lane::ALL {
                 let pair = set * self.shape.ranks + self.peer;
                 connections[pair * f::LANES + lane as usize] = self.connection(set, lane, doorbell);
@@ -311,7 +311,7 @@ impl LinkPorts {
     /// Wakes the thread of a set's channel if it sleeps.
     fn ring(&self, set: usize) {
         let Some(staging) = &self.doorbells else { return };
-        let at = (set % self.shape.channels) * size_of::<f::Doorbell>();
+        let at = self.shape.channel_of(set) * size_of::<f::Doorbell>();
         let doorbell = staging.as_ptr().wrapping_add(at).cast::<f::Doorbell>();
         // The sleeper announces itself, then looks for what was stored; this looks for the sleeper
         // behind the store.
@@ -360,6 +360,11 @@ fn pinned(context: &Context, region: &Arc<Region>) -> Result<RegisteredRegion, E
     Ok(RegisteredRegion::register(context, region.clone(), region.len_bytes())?)
 }
 
+/// Sets of connections, all of which have slots.
+fn sets(shape: &StagingShape) -> usize {
+    shape.channels + shape.message_channels
+}
+
 fn set_slots_bytes(shape: &StagingShape) -> usize {
     2 * shape.slots as usize * shape.slot_stride()
 }
@@ -370,12 +375,12 @@ fn set_words_bytes(shape: &StagingShape) -> usize {
 
 /// Length of the memory of slots: whole pages of the host's, as drivers export them to adapters.
 fn slots_bytes(shape: &StagingShape) -> usize {
-    ((shape.channels + 1) * set_slots_bytes(shape)).next_multiple_of(page_bytes())
+    (sets(shape) * set_slots_bytes(shape)).next_multiple_of(page_bytes())
 }
 
 /// Length of the memory of words: whole pages.
 fn words_bytes(shape: &StagingShape) -> usize {
-    ((shape.channels + 1) * set_words_bytes(shape)).next_multiple_of(page_bytes())
+    (sets(shape) * set_words_bytes(shape)).next_multiple_of(page_bytes())
 }
 
 /// 64 KiB on some machines with aarch64.
@@ -392,7 +397,7 @@ fn set_of(port: PortNumber) -> usize {
 // only with a credit for it, and reads one only behind its tail.
 unsafe impl Ports for LinkPorts {
     fn count(&self) -> usize {
-        2 * (self.shape.channels + 1)
+        2 * sets(&self.shape)
     }
 
     fn shape(&self, port: PortNumber) -> PortShape {
@@ -468,6 +473,8 @@ mod tests {
             beside: 1,
             to_itself: false,
             channels: 2,
+            message_sets: 2,
+            message_channels: 1,
             ll_slots: 8,
             ll128_slots: 0,
             ll_slot_bytes: 256,

@@ -24,9 +24,14 @@ pub struct StagingShape {
     pub beside: usize,
     /// Whether each has slots for itself, too: lists of one rank may send to each other.
     pub to_itself: bool,
-    /// Channels. There is one set of connections more, the last: that of send/recv, which runs on
-    /// channel 0.
+    /// Channels, each with a set of connections. Behind these are the sets of messages from rank to
+    /// rank, which run on the first channels.
     pub channels: usize,
+    /// How many of these there are.
+    pub message_sets: usize,
+    /// How many of them have slots; flags have slots in the first alone. The others tell where
+    /// buffers are.
+    pub message_channels: usize,
     /// Slots on the LL lane.
     pub ll_slots: u32,
     /// Slots on the LL128 lane; 0 where there is none.
@@ -39,10 +44,56 @@ pub struct StagingShape {
     pub slot_bytes: usize,
 }
 
+/// Which lanes of a set have slots for payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Carries {
+    All,
+    Slots,
+    /// What takes no more than this on the LL lane: where a buffer is.
+    Tokens,
+}
+
+const TOKEN_SLOT_BYTES: usize = 64;
+
+impl Carries {
+    const EACH: [Carries; 3] = [Carries::All, Carries::Slots, Carries::Tokens];
+}
+
 impl StagingShape {
-    fn ll_stride(&self) -> usize {
+    /// Sets of connections.
+    pub(super) fn sets(&self) -> usize {
+        self.channels + self.message_sets
+    }
+
+    /// Sets of which each has what a set carries at most, in order.
+    fn sets_of(&self, carries: Carries) -> usize {
+        match carries {
+            Carries::All => self.channels + 1,
+            Carries::Slots => self.message_channels - 1,
+            Carries::Tokens => self.message_sets - self.message_channels,
+        }
+    }
+
+    /// What a set carries, and its place among those that carry the same.
+    fn carries(&self, set: usize) -> (Carries, usize) {
+        let mut place = set;
+        for carries in Carries::EACH {
+            let sets = self.sets_of(carries);
+            if place < sets {
+                return (carries, place);
+            }
+            place -= sets;
+        }
+        unreachable!("set {set} of {}", self.sets())
+    }
+
+    fn ll_stride(&self, carries: Carries) -> usize {
+        let payload = match carries {
+            Carries::All => self.ll_slot_bytes,
+            Carries::Slots | Carries::Tokens => TOKEN_SLOT_BYTES,
+        };
         // An odd number of lines, so that slots spread over all sets of a cache.
-        ((f::LL_HEADER_BYTES + 2 * self.ll_slot_bytes).div_ceil(LINE) | 1) * LINE
+        ((f::LL_HEADER_BYTES + 2 * payload).div_ceil(LINE) | 1) * LINE
     }
 
     fn ll128_stride(&self) -> usize {
@@ -53,16 +104,24 @@ impl StagingShape {
         f::SLOT_HEADER_BYTES + self.slot_bytes
     }
 
-    fn ll_bytes(&self) -> usize {
-        self.ll_stride() * self.ll_slots as usize
+    fn ll128_slots(&self, carries: Carries) -> u32 {
+        if carries == Carries::All { self.ll128_slots } else { 0 }
     }
 
-    fn ll128_bytes(&self) -> usize {
-        self.ll128_stride() * self.ll128_slots as usize
+    fn plain_slots(&self, carries: Carries) -> u32 {
+        if carries == Carries::Tokens { 0 } else { self.slots }
     }
 
-    fn plain_bytes(&self) -> usize {
-        self.slot_stride() * self.slots as usize
+    fn ll_bytes(&self, carries: Carries) -> usize {
+        self.ll_stride(carries) * self.ll_slots as usize
+    }
+
+    fn ll128_bytes(&self, carries: Carries) -> usize {
+        self.ll128_stride() * self.ll128_slots(carries) as usize
+    }
+
+    fn plain_bytes(&self, carries: Carries) -> usize {
+        self.slot_stride() * self.plain_slots(carries) as usize
     }
 
     fn heads_bytes(&self) -> usize {
@@ -74,22 +133,35 @@ impl StagingShape {
         self.beside - usize::from(!self.to_itself)
     }
 
+    /// The channel that uses a set.
+    pub(super) fn channel_of(&self, set: usize) -> usize {
+        set % self.channels
+    }
+
     /// The number of a sender in a receiver's region, both by their places on the node.
     fn sender(&self, receiver: usize, sender: usize) -> usize {
         sender - usize::from(!self.to_itself && sender > receiver)
     }
 
-    fn pair_slots_bytes(&self) -> usize {
-        (self.slots_of_pair(f::Lane::Sync) + LINE).next_multiple_of(4096)
+    fn pair_slots_bytes(&self, carries: Carries) -> usize {
+        (self.slots_of_pair(carries, f::Lane::Sync) + LINE).next_multiple_of(4096)
     }
 
     fn slots_start(&self) -> usize {
-        self.head(self.channels + 1, 0, f::Lane::Ll).next_multiple_of(4096)
+        self.head(self.sets(), 0, f::Lane::Ll).next_multiple_of(4096)
     }
 
     /// Length of a rank's region.
     pub fn len_bytes(&self) -> usize {
-        self.slots_start() + (self.channels + 1) * self.senders() * self.pair_slots_bytes()
+        self.slots_start() + self.all_slots_bytes(&Carries::EACH)
+    }
+
+    /// Slots of all sets that carry one of these.
+    fn all_slots_bytes(&self, which: &[Carries]) -> usize {
+        let of_sets = |&carries: &Carries| {
+            self.sets_of(carries) * self.senders() * self.pair_slots_bytes(carries)
+        };
+        which.iter().map(of_sets).sum()
     }
 
     /// The doorbells of a rank, one a channel, are what its region begins with.
@@ -99,31 +171,32 @@ impl StagingShape {
 
     /// Where it is counted what a sender's receiver has consumed: in the region of that sender,
     /// which numbers the receiver as if it sent.
-    fn head(&self, channel: usize, number: usize, lane: f::Lane) -> usize {
+    fn head(&self, set: usize, number: usize, lane: f::Lane) -> usize {
         let line = number * f::LANES + lane as usize;
-        self.doorbell(self.channels) + channel * self.heads_bytes() + line * LINE
+        self.doorbell(self.channels) + set * self.heads_bytes() + line * LINE
     }
 
     /// Where the messages of a sender of this number lie in the receiver's region.
-    fn slots(&self, channel: usize, number: usize, lane: f::Lane) -> usize {
-        let pair =
-            self.slots_start() + (channel * self.senders() + number) * self.pair_slots_bytes();
-        pair + self.slots_of_pair(lane)
+    fn slots(&self, set: usize, number: usize, lane: f::Lane) -> usize {
+        let (carries, place) = self.carries(set);
+        let before = self.all_slots_bytes(&Carries::EACH[..carries as usize]);
+        let pair = (place * self.senders() + number) * self.pair_slots_bytes(carries);
+        self.slots_start() + before + pair + self.slots_of_pair(carries, lane)
     }
 
     /// Where a lane's slots begin among those of a pair. The LL128 lane's come first, since only
     /// they need more than a cache line's alignment.
-    fn slots_of_pair(&self, lane: f::Lane) -> usize {
-        let ll = self.ll128_bytes().next_multiple_of(LL128_LINE);
+    fn slots_of_pair(&self, carries: Carries, lane: f::Lane) -> usize {
+        let ll = self.ll128_bytes(carries).next_multiple_of(LL128_LINE);
         match lane {
             f::Lane::Ll128 => 0,
             f::Lane::Ll => ll,
-            f::Lane::Slots => ll + self.ll_bytes(),
-            f::Lane::Sync => ll + self.ll_bytes() + self.plain_bytes(),
+            f::Lane::Slots => ll + self.ll_bytes(carries),
+            f::Lane::Sync => ll + self.ll_bytes(carries) + self.plain_bytes(carries),
         }
     }
 
-    /// A rank's connections of all channels, peers and lanes, in the machine's order, over regions
+    /// A rank's connections of all sets, peers and lanes, in the machine's order, over regions
     /// that begin at these addresses. Those to ranks of other nodes, whose address is null, lead
     /// nowhere.
     pub(crate) fn connections(&self, rank: usize, bases: &[*mut u8]) -> Vec<f::Connection> {
@@ -131,11 +204,10 @@ impl StagingShape {
         let place = |peer: usize| bases[..peer].iter().filter(is_beside).count();
         let places: Vec<usize> = (0..self.ranks).map(place).collect();
         assert_eq!(bases.iter().filter(is_beside).count(), self.beside);
-        let pairs = (0..=self.channels).flat_map(|c| (0..self.ranks).map(move |p| (c, p)));
+        let pairs = (0..self.sets()).flat_map(|set| (0..self.ranks).map(move |p| (set, p)));
         pairs
-            .flat_map(|(channel, peer)| {
-                f::Lane::ALL
-                    .map(|lane| self.connection(rank, (bases, &places), channel, peer, lane))
+            .flat_map(|(set, peer)| {
+                f::Lane::ALL.map(|lane| self.connection(rank, (bases, &places), set, peer, lane))
             })
             .collect()
     }
@@ -165,16 +237,17 @@ impl StagingShape {
         &self,
         me: usize,
         (bases, places): (&[*mut u8], &[usize]),
-        channel: usize,
+        set: usize,
         peer: usize,
         lane: f::Lane,
     ) -> f::Connection {
+        let (carries, channel) = (self.carries(set).0, self.channel_of(set));
+        // Without slots no schedule that runs uses a lane.
         let (slots, stride) = match lane {
-            f::Lane::Ll => (self.ll_slots, self.ll_stride()),
-            f::Lane::Slots => (self.slots, self.slot_stride()),
+            f::Lane::Ll => (self.ll_slots, self.ll_stride(carries)),
+            f::Lane::Slots => (self.plain_slots(carries), self.slot_stride()),
             f::Lane::Sync => (1, LINE),
-            // Without slots no schedule that runs uses it.
-            f::Lane::Ll128 => (self.ll128_slots, self.ll128_stride()),
+            f::Lane::Ll128 => (self.ll128_slots(carries), self.ll128_stride()),
         };
         // A rank of another node fills no place here, nor does a rank that sends nothing to itself.
         let is_here = !bases[peer].is_null() && (peer != me || self.to_itself);
@@ -183,13 +256,13 @@ impl StagingShape {
             false => std::ptr::null_mut(),
         };
         let number = |receiver: usize, sender: usize| self.sender(places[receiver], places[sender]);
-        let head = |owner, writer| at(owner, &|| self.head(channel, number(owner, writer), lane));
+        let head = |owner, writer| at(owner, &|| self.head(set, number(owner, writer), lane));
         f::Connection {
-            send_slots: at(peer, &|| self.slots(channel, number(peer, me), lane)),
-            recv_slots: at(me, &|| self.slots(channel, number(me, peer), lane)),
+            send_slots: at(peer, &|| self.slots(set, number(peer, me), lane)),
+            recv_slots: at(me, &|| self.slots(set, number(me, peer), lane)),
             send_head: head(me, peer).cast(),
             recv_head: head(peer, me).cast(),
-            doorbell: at(peer, &|| self.doorbell(channel % self.channels)).cast(),
+            doorbell: at(peer, &|| self.doorbell(channel)).cast(),
             sent: 0,
             received: 0,
             head_seen: 0,
@@ -216,6 +289,8 @@ mod tests {
                 beside: 3,
                 to_itself,
                 channels: 2,
+                message_sets: 4,
+                message_channels: 2,
                 ll_slots: 8,
                 ll128_slots,
                 ll_slot_bytes: 256,
@@ -233,6 +308,8 @@ mod tests {
             beside: 2,
             to_itself: true,
             channels: 1,
+            message_sets: 1,
+            message_channels: 1,
             ll_slots: 8,
             ll128_slots: 0,
             ll_slot_bytes: 256,
@@ -282,6 +359,8 @@ mod tests {
             beside: 3,
             to_itself: false,
             channels: 2,
+            message_sets: 4,
+            message_channels: 2,
             ll_slots: 8,
             ll128_slots: 4,
             ll_slot_bytes: 256,
@@ -293,7 +372,7 @@ mod tests {
         let ends = [0, 1, 2].map(|rank| shape.connections(rank, &bases));
         let mut places = std::collections::BTreeSet::new();
         for (channel, one, other) in
-            (0..3).flat_map(|c| [(0, 1), (0, 2), (1, 2)].map(|(one, other)| (c, one, other)))
+            (0..6).flat_map(|c| [(0, 1), (0, 2), (1, 2)].map(|(one, other)| (c, one, other)))
         {
             for lane in 0..f::LANES {
                 let end =
@@ -309,18 +388,22 @@ mod tests {
 
     fn check(shape: StagingShape) {
         let mut ranges: Vec<_> = (0..shape.channels).map(|c| (shape.doorbell(c), LINE)).collect();
-        for channel in 0..=shape.channels {
+        for set in 0..shape.sets() {
+            let carries = shape.carries(set).0;
             for peer in 0..shape.senders() {
                 for lane in f::Lane::ALL {
-                    ranges.push((shape.head(channel, peer, lane), LINE));
+                    ranges.push((shape.head(set, peer, lane), LINE));
                 }
-                ranges.push((shape.slots(channel, peer, f::Lane::Ll), shape.ll_stride() * 8));
-                ranges.push((shape.slots(channel, peer, f::Lane::Slots), shape.slot_stride() * 4));
-                ranges.push((shape.slots(channel, peer, f::Lane::Sync), LINE));
-                let (first, len_bytes) =
-                    (shape.slots(channel, peer, f::Lane::Ll128), shape.ll128_bytes());
+                let first = shape.slots(set, peer, f::Lane::Ll128);
                 assert_eq!(first % LL128_LINE, 0);
-                ranges.extend((len_bytes > 0).then_some((first, len_bytes)));
+                let of_lanes = [
+                    (f::Lane::Ll128, shape.ll128_bytes(carries)),
+                    (f::Lane::Ll, shape.ll_bytes(carries)),
+                    (f::Lane::Slots, shape.plain_bytes(carries)),
+                    (f::Lane::Sync, LINE),
+                ];
+                let used = of_lanes.into_iter().filter(|(_, len_bytes)| *len_bytes > 0);
+                ranges.extend(used.map(|(lane, len)| (shape.slots(set, peer, lane), len)));
             }
         }
         ranges.sort_unstable();

@@ -340,10 +340,11 @@ impl Start<'_> {
     }
 
     /// How long a file is whose rooms have the memory of any part: parts on one node have LL128's
-    /// slots, and those over several longer ones.
+    /// slots and any channel's messages, and those over several longer slots.
     fn rooms_bytes(&self, staging_at: usize) -> usize {
         let (world, nodes) = (self.bootstrap.world(), self.bootstrap.nodes());
         let shape = self.config.staging(world, nodes.beside(self.bootstrap.rank()).count());
+        let shape = StagingShape { message_sets: self.config.max_channels, ..shape };
         Rooms::len_bytes(staging_at + shape.len_bytes())
     }
 

@@ -71,6 +71,8 @@ pub(crate) fn all(mut comm: Communicator) {
         typed(&comm, &stream, count);
     }
     send_around(&comm, &stream);
+    comm.set_pin(Pin { encoding: Some(Encoding::Slots), ..Pin::default() }).unwrap();
+    send_around(&comm, &stream);
     comm.barrier().unwrap();
 }
 
@@ -470,12 +472,21 @@ fn typed(comm: &Communicator, stream: &Stream, count: usize) {
 }
 
 fn send_around(comm: &Communicator, stream: &Stream) {
-    let (n, rank) = (comm.world_size(), comm.rank());
+    let n = comm.world_size();
     if n == 1 {
         return;
     }
-    let (mut from, mut to) = (comm.alloc::<u8>(1000).unwrap(), comm.alloc::<u8>(1000).unwrap());
-    from.write(&[rank as u8 + 1; 1000]).unwrap();
+    for len in [1000, 300_000] {
+        send_len_around(comm, stream, len);
+    }
+}
+
+fn send_len_around(comm: &Communicator, stream: &Stream, len: usize) {
+    let (n, rank) = (comm.world_size(), comm.rank());
+    let (mut from, mut to) = (comm.alloc::<u8>(len).unwrap(), comm.alloc::<u8>(len).unwrap());
+    let sent = |rank: usize| (0..len).map(|at| (at % 251 + rank) as u8).collect::<Vec<_>>();
+    from.write(&sent(rank)).unwrap();
+    to.write(&vec![0xee; len]).unwrap();
     let (next, previous) = ((rank + 1) % n, (rank + n - 1) % n);
     let on = comm.on(stream);
     // Even ranks send first. The last of an odd number has an even neighbour, to which it sends
@@ -487,9 +498,9 @@ fn send_around(comm: &Communicator, stream: &Stream) {
         let _ = on.recv(&mut to, previous).unwrap();
         on.send(&from, next).unwrap().wait().unwrap();
     }
-    let mut found = [0; 1000];
+    let mut found = vec![0; len];
     to.read(&mut found).unwrap();
-    assert_eq!(found, [previous as u8 + 1; 1000]);
+    assert!(found == sent(previous), "{len} bytes from rank {previous}");
 }
 
 /// A graph of two calls, replayed; calls before, between and behind.

@@ -111,6 +111,25 @@ fn stuck(bootstrap: &mut dyn Bootstrap, rank: &Rank, stop: impl FnOnce(&mut dyn 
     assert_eq!(progress().call, 1, "it stays written");
 }
 
+/// Floats have no bits to fold: a kernel does not take a program for one that it knows.
+pub(crate) fn foreign_fold(bootstrap: &mut dyn Bootstrap) {
+    let rank = Rank::start(bootstrap).unwrap();
+    let entry = find(Kind::AllReduce, Algorithm::Ring, Encoding::Slots).unwrap();
+    for (data_type, fold, fits) in [
+        (DataType::I32, Fold::BitAnd, true),
+        (DataType::F32, Fold::Min, true),
+        (DataType::F32, Fold::BitAnd, false),
+    ] {
+        let prepared = rank.folding(entry, data_type, [fold, Fold::Max], 100).unwrap();
+        rank.put(&rank.stream, &prepared, rank.heap, [0, 1 << 20]).unwrap();
+        rank.stream.synchronize().unwrap();
+        let outcome = rank.outcome().map_err(|(_, status)| status.outcome);
+        let expected = if fits { Ok(()) } else { Err(Outcome::BadProgram as u32) };
+        assert_eq!(outcome, expected, "{data_type:?} {fold:?}");
+        bootstrap.all_gather(&[], deadline()).unwrap();
+    }
+}
+
 /// One rank waits in a kernel; the other aborts.
 pub(crate) fn abort(bootstrap: &mut dyn Bootstrap) {
     let rank = Rank::start(bootstrap).unwrap();

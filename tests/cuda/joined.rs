@@ -125,6 +125,32 @@ pub(crate) fn groups(outer: &mut dyn Bootstrap) {
         comm.barrier().unwrap();
         sums.iter().zip([1.0, 2.0]).for_each(|(sum, value)| expect(sum, value));
         expect(&message, if rank == 1 { 0.0 } else { rank as f32 });
+        // What one rank alone has to send takes more channels, and another kernel, than what all
+        // have.
+        let filled_with = |(count, value): (usize, usize)| {
+            let mut buffer = comm.alloc::<f32>(count).unwrap();
+            buffer.write(&vec![value as f32; count]).unwrap();
+            buffer
+        };
+        let [mut long, mut small, mut other] = [(9000, rank), (10, 1), (20, 2)].map(filled_with);
+        for _ in 0..3 {
+            let (work, ()) = comm
+                .on(&stream)
+                .group(|group| {
+                    group.all_reduce_in_place(&mut small, ReduceOp::Max)?;
+                    group.all_reduce_in_place(&mut other, ReduceOp::Max)?;
+                    match rank {
+                        0 => group.send(&long, 2).map(drop),
+                        2 => group.recv(&mut long, 0).map(drop),
+                        _ => Ok(()),
+                    }
+                })
+                .unwrap();
+            work.wait().unwrap();
+        }
+        let mut found = [9.0; 9000];
+        long.read(&mut found).unwrap();
+        assert_eq!(found, [if rank == 2 { 0.0 } else { rank as f32 }; 9000]);
         let (next, previous) = ((rank + 1) % n, (rank + n - 1) % n);
         let (work, ()) = comm
             .on(&stream)
@@ -136,7 +162,7 @@ pub(crate) fn groups(outer: &mut dyn Bootstrap) {
         work.wait().unwrap();
         expect(&message, 1.0);
         comm.barrier().unwrap();
-        assert_eq!(control.launches() - before, 6 * n as u64 + 5, "one of each rank");
+        assert_eq!(control.launches() - before, 9 * n as u64 + 5, "one of each rank");
     });
     nothing_is_left();
     outer.liveness().close(0);

@@ -76,6 +76,7 @@ cases! {
     foreign_streams = order::foreign, StandIn, 1, [("OXCCL_STAND_IN_DEVICES", "2")];
     every_failure_of_a_start = failures::every_call, StandIn, 2, [];
     every_failure_of_a_start_with_a_switch = failures::every_call, StandIn, 2, [devices("2"), switched("2")];
+    a_kernel_refuses_a_fold_that_its_type_lacks = failures::foreign_fold, Anything, 2, [];
     an_abort_ends_kernels = failures::abort, Anything, 2, [];
     a_death_ends_kernels = failures::death, Anything, 1, [MANY];
     too_many_blocks =

@@ -55,6 +55,8 @@ fn shape(ranks: usize, channels: usize) -> StagingShape {
         beside: ranks,
         to_itself: false,
         channels,
+        message_sets: 1,
+        message_channels: 1,
         ll_slots: SLOTS.ll,
         ll128_slots: SLOTS.ll128,
         ll_slot_bytes: 512,
@@ -113,6 +115,17 @@ impl Rank {
         data_type: DataType,
         count: usize,
     ) -> Result<Prepared, Error> {
+        self.folding(entry, data_type, [Fold::Sum; 2], count)
+    }
+
+    /// The same by another fold, which the type need not have, run by the kernel of a second one.
+    pub(crate) fn folding(
+        &self,
+        entry: &Entry,
+        data_type: DataType,
+        [fold, of_kernel]: [Fold; 2],
+        count: usize,
+    ) -> Result<Prepared, Error> {
         let collective = Collective::new(Kind::AllReduce, self.ranks);
         let schedule =
             entry.schedule(collective, Placement::one_node(self.ranks), Order::Any, SLOTS).unwrap();
@@ -122,7 +135,7 @@ impl Rank {
         let layout = Layout::even(&collective, input, output, count, align).unwrap();
         let lowering = Lowering {
             data_type,
-            fold: Fold::Sum,
+            fold,
             scale: Scale::None,
             channels: CHANNELS,
             first_connections: 0,
@@ -133,7 +146,7 @@ impl Rank {
             virtual_bytes: None,
         };
         let program = lower(&verified, self.rank, &layout, &lowering).unwrap();
-        Ok(self.gpu.borrow_mut().prepare(program, data_type, Fold::Sum, None)?)
+        Ok(self.gpu.borrow_mut().prepare(program, data_type, of_kernel, None)?)
     }
 
     /// Puts a call into a stream, with buffers at offsets from a window's base.

@@ -46,9 +46,10 @@ pub(crate) struct SimOptions {
     /// .xml, or "this" machine.
     #[arg(long, short = 't', default_value = "dgx-h100")]
     topology: String,
-    /// Nodes of the topology [default: as it says, or as many as the ranks need].
-    #[arg(long, value_parser = options::positive)]
-    nodes: Option<usize>,
+    /// Nodes of the topology [default: as it says, or as many as the ranks need]; with commas
+    /// between, worlds of so many nodes one after the other, which the page shows together.
+    #[arg(long, value_delimiter = ',', value_parser = options::positive)]
+    nodes: Vec<usize>,
     /// How many ranks [default: one a device; the schedule's].
     #[arg(long, short = 'g', value_parser = options::positive)]
     ranks: Option<usize>,
@@ -187,7 +188,7 @@ impl SimOptions {
             schedule: None,
             blocks: Blocks::default(),
             topology: topology.to_owned(),
-            nodes: None,
+            nodes: Vec::new(),
             ranks,
             per_node,
             sizes: vec![bytes],
@@ -218,19 +219,41 @@ impl SimOptions {
         }
     }
 
-    /// What these flags ask for.
+    /// What these flags ask for: a study for each number of nodes, the smallest first.
     ///
     /// # Errors
     /// Flags that do not fit together, a topology that is wrong, or a schedule that is.
-    pub(super) fn study(&self) -> Result<Study, Failure> {
+    pub(super) fn studies(&self) -> Result<Vec<Study>, Failure> {
         let (kind, schedule) = Subject::divide(self.subject.as_ref(), self.schedule.as_deref())?;
-        SimOptions { kind, schedule, subject: None, ..self.clone() }.study_of_one()
+        let mut counts = self.nodes.clone();
+        counts.sort_unstable();
+        counts.dedup();
+        if counts.len() < 2 {
+            let one = SimOptions { kind, schedule, subject: None, ..self.clone() };
+            return Ok(vec![one.study_of_one()?]);
+        }
+        let of_one = [
+            ("--ranks", self.ranks.is_some()),
+            ("--schedule", schedule.is_some()),
+            ("--links", self.links),
+            ("--trace", self.trace.is_some()),
+            ("--svg", self.svg.is_some()),
+        ];
+        if let Some((flag, _)) = of_one.into_iter().find(|(_, is_said)| *is_said) {
+            let text = format!("{flag} is for one number of nodes, and --nodes names several");
+            return Err(Failure::Usage(text));
+        }
+        let study = |nodes: usize| {
+            let nodes = vec![nodes];
+            SimOptions { kind, nodes, subject: None, ..self.clone() }.study_of_one()
+        };
+        counts.into_iter().map(study).collect()
     }
 
     /// The same where the collective is known.
     ///
     /// # Errors
-    /// As [`SimOptions::study`].
+    /// As [`SimOptions::studies`].
     pub(super) fn study_of_one(&self) -> Result<Study, Failure> {
         let read = |path: &Path| CustomSchedule::read_with(path, self.blocks);
         let custom = self.schedule.as_deref().map(read).transpose()?.map(Arc::new);
@@ -310,7 +333,7 @@ impl SimOptions {
     fn topology(&self, custom: Option<&CustomSchedule>) -> Result<(Topology, Network), Failure> {
         let ranks = self.ranks.or(custom.map(|custom| custom.schedule().collective.ranks));
         let (topology, network) =
-            topo::with_ranks(&self.topology, self.nodes, ranks, self.per_node)?;
+            topo::with_ranks(&self.topology, self.nodes.first().copied(), ranks, self.per_node)?;
         match network.ranks() {
             ..=MOST_RANKS => Ok((topology, network)),
             ranks => {

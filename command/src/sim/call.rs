@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::args::{SimOptions, Study};
 use super::candidate::Candidate;
-use super::sweep::{Point, Sweep, predicted};
+use super::sweep::{Point, Sweep, Unwatched, predicted};
 use crate::failure::Failure;
 use crate::options::Size;
 
@@ -77,7 +77,7 @@ impl Call {
     /// As for `oxccl sim`.
     pub(crate) fn best(&self) -> Result<Timed, Failure> {
         let (mut sweep, subjects) = Sweep::new(&self.study)?;
-        sweep.run(&self.study, &subjects, 0, |_| ())?;
+        sweep.run(&self.study, &subjects, 0, &Unwatched)?;
         let best = sweep.best(0).and_then(|at| Some((at, sweep.point(at, 0)?)));
         let Some((at, point)) = best else {
             unreachable!("a sweep of which nothing is left is an error")

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
+use super::World;
 use super::args::Study;
 use super::plays;
 use super::report::NCCL;
@@ -14,24 +15,32 @@ use crate::failure::Failure;
 /// At each size so many of the fastest are plotted at first.
 const BEST: usize = 2;
 
-/// The page's text.
+/// The page's text. Worlds of several numbers of nodes are shown by turns and in a plot of their
+/// own; schedules are played on few ranks, so that of one world they are those of all.
 ///
 /// # Errors
 /// A small call that cannot be simulated.
-pub(super) fn page(study: &Study, sweep: &Sweep) -> Result<String, Failure> {
+pub(super) fn page(worlds: &[World<'_>]) -> Result<String, Failure> {
+    let Some(World { study, .. }) = worlds.last() else { return Ok(String::new()) };
+    let world = |World { study, sweep }: &World<'_>| {
+        json!({
+            "topology": study.topology.name,
+            "ranks": study.ranks(),
+            "nodes": study.network.nodes(),
+            "simulated": sweep.statement(),
+            "left_out": sweep.left_out,
+            "series": series(study, sweep),
+            "crossovers": crossovers(study, sweep),
+        })
+    };
     let data = json!({
         "op": study.case.kind.name(),
-        "topology": study.topology.name,
-        "ranks": study.ranks(),
-        "nodes": study.network.nodes(),
         "type": study.case.data_type.name(),
         "order": study.order.to_string(),
         "in_network": study.in_network,
         "version": env!("CARGO_PKG_VERSION"),
-        "simulated": sweep.statement,
-        "left_out": sweep.left_out,
-        "series": series(study, sweep),
-        "crossovers": crossovers(study, sweep),
+        "sizes": study.sizes,
+        "worlds": worlds.iter().map(world).collect::<Vec<_>>(),
         "played": plays::played(study)?,
     });
     // In a script element only "</" could end the data early.
@@ -96,8 +105,8 @@ fn crossing(sweep: &Sweep, before: usize, after: usize, size: usize) -> Option<f
     let column = |at: usize| sweep.columns[at].as_ref();
     let (one, other) = (column(before)?, column(after)?);
     let log = |value: f64| value.max(1e-12).ln();
-    let gap = |at: usize| log(one[at].row.time_us) - log(other[at].row.time_us);
-    let (left, right) = (gap(size - 1), gap(size));
+    let gap = |at: usize| Some(log(one.get(at)?.row.time_us) - log(other.get(at)?.row.time_us));
+    let (left, right) = (gap(size - 1)?, gap(size)?);
     let part = if left == right { 0.5 } else { left / (left - right) };
     let bytes = |at: usize| log(one[at].row.bytes.max(1) as f64);
     Some((bytes(size - 1) + part.clamp(0.0, 1.0) * (bytes(size) - bytes(size - 1))).exp())

@@ -32,8 +32,8 @@ struct Predicted<'a> {
     error_class: Option<Class>,
 }
 
-/// How results are printed: what comes before them, those of each size as soon as they are there,
-/// and what comes behind them.
+/// How results are printed: what comes before them, rows as they come or a size's as soon as they
+/// are there, and what comes behind them.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Form {
     /// A table for people.
@@ -45,10 +45,12 @@ pub(super) enum Form {
 }
 
 impl Form {
-    /// Before anything is simulated: what is, and what cannot be.
-    pub(super) fn head(self, study: &Study, sweep: &Sweep) -> String {
+    /// Before anything of a world is simulated: what is, and what cannot be.
+    pub(super) fn head(self, study: &Study, sweep: &Sweep, is_first: bool) -> String {
         match self {
-            Form::Table(_) => table_head(study, sweep),
+            Form::Table(_) if is_first => table_head(study, sweep),
+            Form::Table(_) => format!("\n{}", table_head(study, sweep)),
+            Form::Csv if !is_first => String::new(),
             Form::Csv => {
                 let columns = "predicted,topology,tile_bytes,error_percent";
                 format!("{},{columns}\n", CSV_COLUMNS.join(","))
@@ -57,35 +59,45 @@ impl Form {
         }
     }
 
-    /// All that was predicted at a size.
-    pub(super) fn rows(self, study: &Study, sweep: &Sweep, size: usize) -> String {
-        let points = || {
-            sweep
-                .columns
-                .iter()
-                .enumerate()
-                .filter_map(move |(at, column)| Some((at, column.as_ref()?.get(size)?)))
-        };
-        let nccl = |print: &dyn Fn(NcclWay, &Point) -> String| {
-            let found = sweep.nccl[size].as_ref();
-            found.map_or(String::new(), |(way, point)| print(*way, point))
-        };
+    /// The row of a candidate at a size, where rows are printed as they come: those of tables are
+    /// sorted first.
+    pub(super) fn row(
+        self,
+        study: &Study,
+        sweep: &Sweep,
+        (at, size): (usize, usize),
+    ) -> Option<String> {
+        let point = sweep.point(at, size)?;
         match self {
-            Form::Table(shown) => table_rows(study, sweep, size, shown),
-            Form::Csv => {
-                let own: String = points().map(|(_, point)| csv_row(study, point, None)).collect();
-                own + &nccl(&|way, point| csv_row(study, point, Some(way)))
-            }
+            Form::Table(_) => None,
+            Form::Csv => Some(csv_row(study, point, None)),
             Form::Json => {
-                let chosen = study.choice(study.sizes[size]);
-                let own = points().map(|(at, point)| json(study, point, chosen == Some(at), None));
-                own.collect::<String>() + &nccl(&|way, point| json(study, point, false, Some(way)))
+                Some(json(study, point, study.choice(study.sizes[size]) == Some(at), None))
             }
         }
     }
 
-    /// When all has been simulated: how. `said` of those that are left out have been named.
-    pub(super) fn tail(self, sweep: &Sweep, said: usize) -> String {
+    /// What follows the rows of a size: of a table, all of it.
+    pub(super) fn end_of_size(self, study: &Study, sweep: &Sweep, size: usize) -> String {
+        let found = sweep.nccl.get(size).and_then(Option::as_ref);
+        match (self, found) {
+            (Form::Table(shown), _) => table_rows(study, sweep, size, shown),
+            (Form::Csv, Some((way, point))) => csv_row(study, point, Some(*way)),
+            (Form::Json, Some((way, point))) => json(study, point, false, Some(*way)),
+            (_, None) => String::new(),
+        }
+    }
+
+    /// All that was predicted at a size.
+    fn rows(self, study: &Study, sweep: &Sweep, size: usize) -> String {
+        let row = |at| self.row(study, sweep, (at, size));
+        let rows: String = (0..study.candidates.len()).filter_map(row).collect();
+        rows + &self.end_of_size(study, sweep, size)
+    }
+
+    /// When all has been simulated, or all that will be: how. `said` of those that are left out
+    /// have been named.
+    pub(super) fn tail(self, sweep: &Sweep, said: usize, interrupted: bool) -> String {
         let Form::Table(shown) = self else { return String::new() };
         let mut text = String::new();
         let predicted = sweep.columns.iter().flatten().count();
@@ -96,14 +108,17 @@ impl Form {
                 &format!("# the best {most} of {predicted} at each size; --all shows the others\n");
         }
         text += &left_out(&sweep.left_out[said..]);
-        text + &wrapped(&format!("simulated {} in {:.1} s", sweep.statement, sweep.seconds))
+        if interrupted {
+            return text + "# interrupted: this is not all\n";
+        }
+        text + &wrapped(&format!("simulated {} in {:.1} s", sweep.statement(), sweep.seconds))
     }
 }
 
-/// All comma-separated values.
-pub(super) fn csv(study: &Study, sweep: &Sweep) -> String {
+/// All comma-separated values of a world.
+pub(super) fn csv(study: &Study, sweep: &Sweep, is_first: bool) -> String {
     let rows = (0..study.sizes.len()).map(|size| Form::Csv.rows(study, sweep, size));
-    Form::Csv.head(study, sweep) + &rows.collect::<String>()
+    Form::Csv.head(study, sweep, is_first) + &rows.collect::<String>()
 }
 
 fn csv_row(study: &Study, point: &Point, way: Option<NcclWay>) -> String {
@@ -195,7 +210,7 @@ fn table_rows(study: &Study, sweep: &Sweep, size: usize, shown: Shown) -> String
         let name = format!("{mark} {}", study.candidates[at].name());
         text += &format!(" {bytes:>6} {name:<width$} {}\n", figures(point, best));
     }
-    if let Some((way, point)) = &sweep.nccl[size] {
+    if let Some((way, point)) = sweep.nccl.get(size).and_then(Option::as_ref) {
         let name = format!("  {NCCL} {way}");
         text += &format!(" {:>6} {name:<width$} {}\n", "", figures(point, best));
     }

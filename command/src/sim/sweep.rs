@@ -1,8 +1,9 @@
 //! All entries at all sizes.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use oxccl::plans::algorithms::{Algorithm, Encoding};
 use oxccl::plans::schedule::Layout;
@@ -26,8 +27,42 @@ pub(super) struct Sweep {
     pub(super) nccl: Vec<Option<(NcclWay, Point)>>,
     /// Those that cannot be simulated, and why.
     pub(super) left_out: Vec<(String, String)>,
-    pub(super) statement: String,
+    /// How each candidate's ranks were simulated.
+    statements: Vec<Option<Statement>>,
     pub(super) seconds: f64,
+}
+
+/// Who follows a sweep.
+pub(super) trait Watch: Sync {
+    /// A candidate's turn has come.
+    fn begins(&self, _at: usize) {}
+
+    /// Another one has been predicted.
+    ///
+    /// # Errors
+    /// It cannot be printed.
+    fn comes(&self, _sweep: &Sweep) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// Now and then, while one takes its time. What is there may be the last: this need not return.
+    fn waits(&self, _sweep: &Sweep) {}
+}
+
+/// Nobody does.
+pub(super) struct Unwatched;
+
+impl Watch for Unwatched {}
+
+/// How often whoever waits looks up.
+const LOOK: Duration = Duration::from_millis(50);
+/// The main thread's, as simulations of many ranks have had.
+const STACK_BYTES: usize = 8 << 20;
+
+/// What has been predicted at a size: a candidate, or NCCL.
+enum Came {
+    Candidate(usize, Result<(Point, Statement), Failure>),
+    Nccl(Result<Option<(NcclWay, Point)>, Failure>),
 }
 
 /// One candidate at one size.
@@ -51,7 +86,7 @@ impl Sweep {
             columns: study.candidates.iter().map(|_| Some(Vec::new())).collect(),
             nccl: Vec::new(),
             left_out: Vec::new(),
-            statement: String::new(),
+            statements: vec![None; study.candidates.len()],
             seconds: 0.0,
         };
         let mut subjects = Vec::new();
@@ -66,7 +101,7 @@ impl Sweep {
         Ok((sweep, subjects))
     }
 
-    /// Simulates all candidates at one size, side by side. `say` hears which is next.
+    /// Simulates all candidates at one size, side by side.
     ///
     /// # Errors
     /// Nothing that can be simulated.
@@ -75,38 +110,86 @@ impl Sweep {
         study: &Study,
         subjects: &[Option<Subject<'_>>],
         size: usize,
-        say: impl Fn(usize) + Sync,
+        watch: &impl Watch,
     ) -> Result<(), Failure> {
         let start = Instant::now();
         let wanted = subjects.iter().enumerate().zip(&self.columns);
         let wanted = wanted.filter(|(_, column)| column.is_some());
         let wanted: Vec<(usize, &Subject<'_>)> =
             wanted.filter_map(|((at, subject), _)| Some((at, subject.as_ref()?))).collect();
-        let points = side_by_side(wanted.len(), workers(study), |number| {
-            let (at, subject) = wanted[number];
-            say(at);
-            predicted(study, &study.candidates[at], subject, study.sizes[size])
+        let (bytes, next, said) = (study.sizes[size], AtomicUsize::new(0), self.left_out.len());
+        let (sender, comes) = channel();
+        let work = |sender: Sender<Came>| {
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                let came = if let Some((at, subject)) = wanted.get(number) {
+                    watch.begins(*at);
+                    let candidate = &study.candidates[*at];
+                    Came::Candidate(*at, predicted(study, candidate, subject, bytes))
+                } else if number == wanted.len() && study.nccl {
+                    Came::Nccl(by_nccl(study, bytes))
+                } else {
+                    break;
+                };
+                if sender.send(came).is_err() {
+                    break;
+                }
+            }
+        };
+        let done = thread::scope(|scope| {
+            let work = &work;
+            for _ in 0..workers(study).min(wanted.len() + 1) {
+                let sender = sender.clone();
+                let thread = thread::Builder::new().stack_size(STACK_BYTES);
+                let begun = thread.spawn_scoped(scope, move || work(sender));
+                begun.map_err(Failure::system("starting a thread"))?;
+            }
+            drop(sender);
+            loop {
+                let taken = match comes.recv_timeout(LOOK) {
+                    Ok(came) => self.take(study, came).and_then(|()| watch.comes(self)),
+                    Err(RecvTimeoutError::Timeout) => {
+                        watch.waits(self);
+                        continue;
+                    }
+                    Err(RecvTimeoutError::Disconnected) => break Ok(()),
+                };
+                if taken.is_err() {
+                    // What is under way ends, and nothing else begins.
+                    next.store(wanted.len() + 1, Ordering::Relaxed);
+                    break taken;
+                }
+            }
         });
-        for ((at, _), point) in wanted.into_iter().zip(points) {
-            if let Some((point, statement)) = self.kept(study, at, point)? {
-                self.statement = describe(&statement, &self.statement);
+        if self.nccl.len() == size {
+            self.nccl.push(None);
+        }
+        // In the candidates' order, and not as they came.
+        let place = |name: &str| study.candidates.iter().position(|one| one.name() == name);
+        self.left_out[said..].sort_by_key(|(name, _)| place(name).unwrap_or(usize::MAX));
+        self.seconds += start.elapsed().as_secs_f64();
+        done
+    }
+
+    fn take(&mut self, study: &Study, came: Came) -> Result<(), Failure> {
+        match came {
+            Came::Candidate(at, result) => {
+                let Some((point, statement)) = self.kept(study, at, result)? else {
+                    return Ok(());
+                };
+                self.statements[at].get_or_insert(statement);
                 if let Some(points) = &mut self.columns[at] {
                     points.push(point);
                 }
             }
-        }
-        let found = if study.nccl { by_nccl(study, study.sizes[size]) } else { Ok(None) };
-        self.nccl.push(match found {
-            Err(Failure::Simulation(error)) if is_limit(&error) => {
+            Came::Nccl(Err(Failure::Simulation(error))) if is_limit(&error) => {
                 let left_out = (NCCL.to_owned(), error.to_string());
                 if !self.left_out.contains(&left_out) {
                     self.left_out.push(left_out);
                 }
-                None
             }
-            found => found?,
-        });
-        self.seconds += start.elapsed().as_secs_f64();
+            Came::Nccl(found) => self.nccl.push(found?),
+        }
         Ok(())
     }
 
@@ -134,7 +217,7 @@ impl Sweep {
 
     /// What was predicted of a candidate at a size.
     pub(super) fn point(&self, candidate: usize, size: usize) -> Option<&Point> {
-        self.columns[candidate].as_ref().map(|points| &points[size])
+        self.columns[candidate].as_ref()?.get(size)
     }
 
     /// The candidates at a size, the fastest first, as indices into the study's.
@@ -144,6 +227,12 @@ impl Sweep {
         let mut timed: Vec<(f64, usize)> = timed.collect();
         timed.sort_by(|a, b| a.0.total_cmp(&b.0));
         timed.into_iter().map(|(_, at)| at).collect()
+    }
+
+    /// How ranks were simulated; candidates may differ.
+    pub(super) fn statement(&self) -> String {
+        let all = self.statements.iter().flatten();
+        all.fold(String::new(), |before, statement| describe(statement, &before))
     }
 
     /// The fastest at a size.
@@ -159,29 +248,6 @@ fn workers(study: &Study) -> usize {
         true => std::thread::available_parallelism().map_or(1, usize::from),
         false => 1,
     }
-}
-
-/// What `make` makes of each number up to `count`, in their order, by so many threads.
-fn side_by_side<T: Send + Sync>(
-    count: usize,
-    workers: usize,
-    make: impl Fn(usize) -> T + Sync,
-) -> Vec<T> {
-    let (next, made) = (AtomicUsize::new(0), Vec::from_iter((0..count).map(|_| OnceLock::new())));
-    let work = || {
-        loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            let Some(place) = made.get(number) else { break };
-            place.get_or_init(|| make(number));
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..workers.min(count) {
-            scope.spawn(work);
-        }
-        work();
-    });
-    made.into_iter().filter_map(OnceLock::into_inner).collect()
 }
 
 /// Whether an algorithm merely does not fit here, and another may.

@@ -1,18 +1,14 @@
 //! Who times candidates, and ends the search when its time is over or somebody asks for it.
 
 use std::io::IsTerminal;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use oxccl::CustomSchedule;
 use oxccl::plans::synth::Judge;
 
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::sim::Call;
-
-/// Whether somebody has asked to stop.
-static STOPPED: AtomicBool = AtomicBool::new(false);
 
 /// The simulator, with a clock.
 pub(super) struct Simulator<'a> {
@@ -33,11 +29,7 @@ impl<'a> Simulator<'a> {
         budget: Option<Duration>,
         catalogue_us: f64,
     ) -> Result<Simulator<'a>, Failure> {
-        let stop = SigHandler::Handler(stop);
-        let action = SigAction::new(stop, SaFlags::SA_RESETHAND, SigSet::empty());
-        // SAFETY: the handler does nothing but store into an atomic word.
-        let taken = unsafe { sigaction(Signal::SIGINT, &action) };
-        taken.map_err(|error| Failure::system("taking SIGINT")(error.into()))?;
+        interrupt::take()?;
         let end = budget.map(|budget| Instant::now() + budget);
         Ok(Simulator { call, end, catalogue_us, shown: std::io::stderr().is_terminal() })
     }
@@ -62,10 +54,6 @@ impl Judge for Simulator<'_> {
             eprint!("\r\x1b[K# {tried} candidates{best}, the catalogue's {catalogue:.1} us");
         }
         let in_time = self.end.is_none_or(|end| Instant::now() < end);
-        in_time && !STOPPED.load(Ordering::Relaxed)
+        in_time && !interrupt::asked()
     }
-}
-
-extern "C" fn stop(_: i32) {
-    STOPPED.store(true, Ordering::Relaxed);
 }

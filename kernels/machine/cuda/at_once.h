@@ -81,7 +81,6 @@ OXCCL_APART BucketWord word_in_buckets(const Launch* launch, Fault* fault, uint3
 // The words of a small move, of which none lies in two buckets.
 struct SmallWords {
   using Bits = uint64_t;
-  static constexpr bool IN_LINES = false;
   const Machine& machine;
   uint64_t len_bytes;
 

@@ -38,7 +38,6 @@ constexpr uint64_t SHORT_BYTES = 0;
 // The bytes of a move: packs of 16, words in front of them up to a boundary, and words behind.
 struct Stretches {
   using Bits = uint64_t;
-  static constexpr bool IN_LINES = false;
   uint32_t head, packs;
   uint64_t len_bytes;
   bool in_lines;  // instead of all that: it has LL128 operands
@@ -307,45 +306,6 @@ OXCCL_INLINE bool reduce_units(const Folds& folds, Machine& machine, const Move&
   return true;
 }
 
-// Words, of which the lines of messages come from far away: those of several sources are under way
-// before the first is used.
-template <class N, class Folds>
-OXCCL_INLINE bool reduce_words(const Folds& folds, Machine& machine, const Move& move, const Stretches& words) {
-  using Element = typename N::Element;
-  using P = Pack<N, 8>;
-  constexpr uint32_t LOOKS = P::COUNT > 2 ? 2 : 4;  // more would not fit into the registers
-#pragma unroll 1
-  for (uint64_t unit = lane_of(move); unit < words.count(); unit += lanes()) {
-    const UnitLoad<N, Stretches> load = {machine, move, words, unit};
-    const uint64_t position = words.position(unit), left = words.left(unit);
-    P result = {};
-#pragma unroll 1
-    for (uint32_t first = 0; first < move.sources; first += LOOKS) {
-      Line lines[LOOKS] = {};
-#pragma unroll
-      for (uint32_t i = 0; i < LOOKS; ++i)
-        if (first + i < move.sources && move.source(first + i).is_ll())
-          lines[i] = load_line(move.source(first + i).data + position * 2);
-#pragma unroll
-      for (uint32_t i = 0; i < LOOKS; ++i) {
-        const uint32_t source = first + i;
-        if (source >= move.sources) break;
-        const View& view = move.source(source);
-        uint64_t word = lines[i].data;
-        if (!(view.is_ll() && carries(lines[i], view.epoch)) &&
-            !load_word<Element>(machine, view, position, left, &word))
-          return false;
-        P next;
-        next.unpack(bit_cast<typename P::Raw>(word), move.scaling.premultiply && view.is_raw(),
-                    move.scaling.factor_bits);
-        result = source == 0 ? next : folds.folded(result, next);
-      }
-    }
-    load.store(result);
-  }
-  return true;
-}
-
 // One type's.
 template <class N, class Folds>
 struct CudaReducer {
@@ -404,8 +364,7 @@ struct CudaReducer {
   OXCCL_INLINE bool reduce_irregular(Machine& machine, const Move& move, const Units& units) const {
     if constexpr (HAS_TREES)
       if (is_tree(move)) return reduce_units_tree<N>(folds, machine, move, units);
-    if constexpr (Units::IN_LINES) return reduce_units<N>(folds, machine, move, units);
-    else return reduce_words<N>(folds, machine, move, units);
+    return reduce_units<N>(folds, machine, move, units);
   }
 };
 

@@ -59,7 +59,7 @@ constexpr uint32_t NO_WAY = DATA_TYPES * FOLDS;
 template <class N, class Folds>
 struct One {
   static __device__ __forceinline__ uint32_t way(const Header* program) {
-    return program->data_type == N::TYPE && Folds::has(*program) ? program->fold : NO_WAY;
+    return program->data_type == N::TYPE && Folds::template has<N>(*program) ? program->fold : NO_WAY;
   }
   __device__ __forceinline__ bool reduce(Machine& machine, const Move& move) const {
     if (block().way == NO_WAY) return machine.fail(OUTCOME_BAD_PROGRAM, 0, N::TYPE);

@@ -33,7 +33,10 @@ struct Sums : Only<FOLD_SUM> {
   static constexpr bool ARE_SUMS = true;
   OXCCL_INLINE explicit Sums(uint32_t) {}
 
-  static OXCCL_INLINE bool has(const Header& program) { return program.fold == FOLD_SUM; }
+  template <class N>
+  static OXCCL_INLINE bool has(const Header& program) {
+    return program.fold == FOLD_SUM;
+  }
 
   // Whether other brackets give other bits, of floats.
   OXCCL_INLINE bool brackets_matter() const { return true; }
@@ -49,9 +52,11 @@ struct OtherFolds {
   uint32_t fold;
   OXCCL_INLINE explicit OtherFolds(uint32_t fold) : fold(fold) {}
 
-  // Sums alone are scaled.
+  // Sums alone are scaled, and integers alone have bits.
+  template <class N>
   static OXCCL_INLINE bool has(const Header& program) {
-    return program.fold != FOLD_SUM && program.fold < FOLDS && program.scale == SCALE_NONE;
+    constexpr uint32_t END = N::INTEGER ? FOLDS : uint32_t(FOLD_BIT_AND);
+    return program.fold != FOLD_SUM && program.fold < END && program.scale == SCALE_NONE;
   }
 
   // Of minima and maxima they don't (tests/numeric.rs).

@@ -23,7 +23,6 @@ static_assert(WARP_THREADS % LINE_SHARES == 0 && BLOCK_THREADS % WARP_THREADS ==
 // alike.
 struct Lines {
   using Bits = Share;
-  static constexpr bool IN_LINES = true;
   uint64_t len_bytes;
 
   OXCCL_INLINE uint32_t lines() const {

@@ -174,7 +174,7 @@ OXCCL_INLINE bool copy(Machine& machine, const Move& move) {
   return true;
 }
 
-// `reducer` folds what is not a copy; it is the target's, for one element type and fold.
+// `reducer` folds what is not a copy; it is the target's, for one element type.
 template <class Reducer>
 OXCCL_INLINE bool reduce_copy(Machine& machine, const Move& move, const Reducer& reducer) {
   const bool scaled =

@@ -8,7 +8,8 @@
 //! what happens by the round, and within a round sends before receipts. A send waits for the
 //! receipt of an earlier round's message, which frees its slot; a receipt waits for the send of its
 //! own round; and a rank's list is in this order. So whatever waits does so for something with a
-//! smaller number.
+//! smaller number. What has one channel comes before what has several, on all ranks, so a round's
+//! number begins with that.
 //!
 //! A rank knows its own messages alone. Its list does not depend on others', so it is the same in
 //! the pattern of all ranks and in the one that has only the messages to and from itself, which is

@@ -149,15 +149,19 @@ pub fn lower(
     layout: &Layout,
     lowering: &Lowering,
 ) -> Result<Program, LowerError> {
-    lower_signed(verified, rank, layout, lowering, &[])
+    lower_shares(verified, rank, std::slice::from_ref(layout), lowering, &[])
 }
 
-/// As [`lower`], with what the rank and each of its peers alone must agree on: a number for each
-/// peer, or none.
-pub fn lower_signed(
+/// As [`lower`], with a layout for each share, of which it moves all, or with one of which each
+/// moves a part; and with what the rank and each of its peers alone must agree on: a number for
+/// each peer, or none.
+///
+/// # Panics
+/// There are several layouts, and not as many as shares.
+pub fn lower_shares(
     verified: &Verified,
     rank: usize,
-    layout: &Layout,
+    layouts: &[Layout],
     lowering: &Lowering,
     signatures: &[u32],
 ) -> Result<Program, LowerError> {
@@ -177,10 +181,15 @@ pub fn lower_signed(
         return Err(LowerError::InFabric);
     }
     let size = lowering.data_type.len_bytes();
-    // From here on no offset can wrap: all of them lie in buffers of this length, but for the
-    // padding of a part.
-    Length::new(layout.end(), size)?;
-    let part = part_bytes(layout.largest() * size, shares);
+    let divided = if layouts.len() == 1 { shares } else { 1 };
+    assert_eq!(layouts.len() * divided, shares);
+    let mut part = 0;
+    for layout in layouts {
+        // From here on no offset can wrap: all of them lie in buffers of this length, but for the
+        // padding of a part.
+        Length::new(layout.end(), size)?;
+        part = part.max(part_bytes(layout.largest() * size, divided));
+    }
     let tile = match schedule.has_one_round() {
         true => part.max(PART_BYTES),
         // No larger than the part, so that the segments of short messages lie close together.
@@ -202,10 +211,11 @@ pub fn lower_signed(
                 rank,
                 list,
                 first_step,
-                layout,
+                layout: &layouts[share / divided],
                 lowering,
                 signatures,
-                share: (share, shares),
+                share,
+                part: (share % divided, divided),
                 size,
                 tile,
             };
@@ -277,8 +287,10 @@ struct Channel<'a> {
     layout: &'a Layout,
     lowering: &'a Lowering,
     signatures: &'a [u32],
-    /// Which share of every chunk it moves, and of how many.
-    share: (usize, usize),
+    /// Which share of the work it has.
+    share: usize,
+    /// Which part of every chunk of its layout that is, and of how many.
+    part: (usize, usize),
     size: usize,
     tile: usize,
 }
@@ -287,7 +299,7 @@ impl Channel<'_> {
     /// The connection by which it sends over a link, or receives.
     fn connection(&self, link: Link, sends: bool) -> u32 {
         let (set, lane) = self.verified.set(self.list, link, sends);
-        let set = self.share.0 * self.verified.sets() + set;
+        let set = self.share * self.verified.sets() + set;
         let pair =
             (self.lowering.first_connections + set) * self.schedule.collective.ranks + link.peer;
         (pair * f::LANES + lane as usize) as u32
@@ -305,8 +317,8 @@ impl Channel<'_> {
     fn part(&self, rank: usize, buffer: Buffer, chunk: usize) -> (usize, usize) {
         let extent = self.layout.extent(rank, buffer, chunk);
         let len = extent.count * self.size;
-        let part = part_bytes(len, self.share.1);
-        let start = (self.share.0 * part).min(len);
+        let part = part_bytes(len, self.part.1);
+        let start = (self.part.0 * part).min(len);
         (extent.offset * self.size + start, part.min(len - start))
     }
 
@@ -363,7 +375,7 @@ impl Channel<'_> {
                 (stream(memory(f::Space::Output, 0, offset)), Some(len))
             }
             Operand::Scratch(chunk) => {
-                let chunk = self.share.0 * self.schedule.scratch + chunk;
+                let chunk = self.share * self.schedule.scratch + chunk;
                 let offset = chunk * self.tile.next_multiple_of(PART_BYTES);
                 (encode(f::Space::Scratch, 0, 0, offset), None)
             }

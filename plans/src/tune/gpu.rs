@@ -83,10 +83,12 @@ const LONG_ALL_REDUCE_NODES: usize = 8;
 /// once.
 const ROOT_MAX_BYTES: usize = 32 << 10;
 const ROOT_MAX_INPUTS_BYTES: usize = 768 << 10;
-/// Up to so many bytes a message from rank to rank, which has one channel, is sent with flags.
+/// Up to so many bytes a message from rank to rank is sent with flags, by one channel.
 const MESSAGE_FLAGS_MAX_BYTES: usize = 8 << 10;
 /// What keeps a thread block busy for long enough.
 const BYTES_PER_CHANNEL: usize = 64 << 10;
+/// The same of a message from rank to rank.
+const MESSAGE_BYTES_PER_CHANNEL: usize = 16 << 10;
 /// The same in LL and LL128.
 const LL_BYTES_PER_CHANNEL: usize = 4 << 10;
 
@@ -104,7 +106,7 @@ fn inside(question: &Question) -> Vec<Wish> {
     let mut wishes = Vec::new();
     let is_message = kind == Kind::SendRecv;
     let reason = match is_message {
-        true => "reachable by both: buffers are used in place, by one channel",
+        true => "reachable by both: buffers are used in place",
         false => "reachable by all: buffers are used in place, in one step",
     };
     let windows = (in_place, Encoding::Windows, reason);
@@ -150,10 +152,10 @@ fn inside(question: &Question) -> Vec<Wish> {
         ));
     }
     wishes.push(windows);
-    let reason = if is_message {
-        "private: through slots, by one channel"
-    } else {
-        "private: through slots"
+    let reason = match (is_message, question.limits.channels_of_message(Encoding::Slots, 1)) {
+        (true, 1) => "private: through slots, by one channel",
+        (true, _) => "private: through slots, by few channels",
+        (false, _) => "private: through slots",
     };
     wishes.push((middle, Encoding::Slots, reason));
     let reason = "private, many ranks: through slots, around the ring";
@@ -254,7 +256,10 @@ fn between_nodes(question: &Question) -> Vec<Wish> {
             vec![slots(Algorithm::Pairwise, "nodes, long: one rank after the other")]
         }
         Kind::Barrier => vec![slots(Algorithm::Dissemination, "few steps")],
-        Kind::SendRecv => vec![slots(Algorithm::Direct, "one step, by one channel")],
+        Kind::SendRecv if question.limits.channels_of_message(Encoding::Slots, nodes) == 1 => {
+            vec![slots(Algorithm::Direct, "one step, by one channel")]
+        }
+        Kind::SendRecv => vec![slots(Algorithm::Direct, "one step, by few channels")],
         _ => vec![slots(Algorithm::Direct, "one step")],
     };
     if nodes == ranks {
@@ -265,6 +270,10 @@ fn between_nodes(question: &Question) -> Vec<Wish> {
 
 /// How many thread blocks share the work, unless that is pinned.
 pub(super) fn channels(question: &Question, encoding: Encoding) -> usize {
-    let each = if encoding.has_flags() { LL_BYTES_PER_CHANNEL } else { BYTES_PER_CHANNEL };
+    let each = match question.collective.kind {
+        _ if encoding.has_flags() => LL_BYTES_PER_CHANNEL,
+        Kind::SendRecv => MESSAGE_BYTES_PER_CHANNEL,
+        _ => BYTES_PER_CHANNEL,
+    };
     question.total_bytes.div_ceil(each).clamp(1, question.limits.max_channels)
 }

@@ -2,6 +2,7 @@
 //! simulator and `oxccl explain` take them from the settings: channels, slots and tiles are said
 //! here and nowhere else.
 
+use crate::algorithms::Encoding;
 use crate::schedule::{SLOTS, Slots};
 use crate::topology::Processor;
 
@@ -10,6 +11,9 @@ use crate::topology::Processor;
 pub struct Limits {
     /// Most channels of a call.
     pub max_channels: usize,
+    /// So many of them carry messages from rank to rank through slots: send/recv, alone and in
+    /// groups, and all-to-alls of uneven parts. Each has connections of its own for these.
+    pub message_channels: usize,
     /// Payload of a slot on the slots lane, where all ranks share a node; unless that is said, by
     /// their number.
     pub slot_bytes: Option<usize>,
@@ -26,6 +30,7 @@ impl Limits {
     /// ahead: with half of the LL slots an all-reduce of 8 B takes 1.4 times as long.
     pub const HOST: Limits = Limits {
         max_channels: 4,
+        message_channels: 1,
         slot_bytes: Some(64 << 10),
         link_slot_bytes: None,
         ll_slot_bytes: 4 << 10,
@@ -38,6 +43,7 @@ impl Limits {
     /// 0.4 times as long in place.
     pub const GPU: Limits = Limits {
         max_channels: 16,
+        message_channels: 4,
         slot_bytes: None,
         link_slot_bytes: None,
         ll_slot_bytes: 4 << 10,
@@ -65,6 +71,17 @@ impl Limits {
         };
         let usual = if nodes > Limits::FEW_NODES { many } else { few };
         self.link_slot_bytes.unwrap_or(usual)
+    }
+
+    /// Channels that share a message from rank to rank, at most, where there are so many nodes. One
+    /// carries what has flags, which is short. What is read in place needs no slots, and where all
+    /// ranks share a node any channel can.
+    pub fn channels_of_message(&self, encoding: Encoding, nodes: usize) -> usize {
+        match encoding {
+            Encoding::Ll | Encoding::Ll128 => 1,
+            Encoding::Windows if nodes <= 1 => self.max_channels,
+            Encoding::Slots | Encoding::Windows => self.message_channels.min(self.max_channels),
+        }
     }
 
     /// The defaults of a kind of device.

@@ -77,11 +77,13 @@ impl Question {
         self.limits.plain_slot_bytes(self.nodes, self.collective.ranks)
     }
 
-    /// The channels that are pinned, or these. Send/recv has connections for one.
-    pub fn channels_or(&self, channels: usize) -> usize {
+    /// The channels that are pinned, or these. Messages from rank to rank have connections for
+    /// some ([`Limits::channels_of_message`]).
+    fn channels_or(&self, encoding: Encoding, channels: usize) -> usize {
+        let channels = self.pin.channels.unwrap_or(channels);
         match self.collective.kind {
-            Kind::SendRecv => 1,
-            _ => self.pin.channels.unwrap_or(channels),
+            Kind::SendRecv => channels.min(self.limits.channels_of_message(encoding, self.nodes)),
+            _ => channels,
         }
     }
 }
@@ -211,13 +213,16 @@ fn planned(question: &Question, processor: Processor, choice: Choice) -> Plan {
 /// How many channels share the work of a schedule in this encoding, the catalogue's or a custom
 /// one, unless that is pinned.
 pub fn channels(question: &Question, encoding: Encoding, processor: Processor) -> usize {
-    question.channels_or(match processor {
-        // A barrier has nothing to share.
-        _ if question.collective.kind == Kind::Barrier => 1,
-        Processor::Gpu => gpu::channels(question, encoding),
-        Processor::Cpu if question.several_nodes() => links::channels(question),
-        Processor::Cpu => 1,
-    })
+    question.channels_or(
+        encoding,
+        match processor {
+            // A barrier has nothing to share.
+            _ if question.collective.kind == Kind::Barrier => 1,
+            Processor::Gpu => gpu::channels(question, encoding),
+            Processor::Cpu if question.several_nodes() => links::channels(question),
+            Processor::Cpu => 1,
+        },
+    )
 }
 
 /// Answers a question for ranks on GPUs by a tuning table of GPUs; where it cannot tell, or there

@@ -316,6 +316,44 @@ fn gpus_whose_links_carry_lines_whole_use_them() {
     assert!(refused.contains("without ll128, which needs"), "{refused}");
 }
 
+/// One channel sends what has flags, some what goes through slots, and all read in place.
+#[test]
+fn messages_have_the_channels_that_their_way_has() {
+    let message = |bytes: usize, windows: bool, nodes: usize| Question {
+        collective: Collective::send_recv(2, 0, 1),
+        windows,
+        nodes,
+        placement: if nodes > 1 { Placement::uniform(1) } else { Placement::one_node(2) },
+        limits: Limits::GPU,
+        ..question(bytes)
+    };
+    let plan = |question: &Question| {
+        let plan = plan_on_gpu(None, question).unwrap();
+        (plan.encoding, plan.channels, plan.reason)
+    };
+    let (encoding, channels, _) = plan(&message(4 << 10, true, 1));
+    assert_eq!((encoding, channels), (Encoding::Ll, 1));
+    let (encoding, channels, _) = plan(&message(1 << 20, true, 1));
+    assert_eq!((encoding, channels), (Encoding::Windows, Limits::GPU.max_channels));
+    for nodes in [1, 2] {
+        let mut private = message(1 << 20, false, nodes);
+        let (encoding, channels, reason) = plan(&private);
+        assert_eq!((encoding, channels), (Encoding::Slots, Limits::GPU.message_channels));
+        assert!(reason.contains("by few channels"), "{reason}");
+        // As many as there are channels, if those are fewer, and those that are pinned.
+        private.limits.max_channels = 2;
+        assert_eq!(plan(&private).1, 2);
+        private.pin.channels = Some(1);
+        assert_eq!(plan(&private).1, 1);
+        private.limits.message_channels = 1;
+        let (_, channels, reason) = plan(&private);
+        assert_eq!(channels, 1);
+        assert!(reason.contains("by one channel"), "{reason}");
+    }
+    let host = plan_by(None, &Question { limits: Limits::HOST, ..message(1 << 20, false, 1) });
+    assert_eq!(host.unwrap().channels, 1);
+}
+
 #[test]
 fn between_nodes_go_slots_and_few_bytes() {
     let asked = |kind, ranks, per_node, total_bytes, windows| {

@@ -67,7 +67,7 @@ pub(super) enum Joined {
     /// One kernel for all ranks.
     #[default]
     Together,
-    /// A kernel for each, which waits for marks; all have been launched.
+    /// A kernel for each, which waits for marks or has messages of its own; all have been launched.
     Gated,
     /// Nothing: each rank captures by itself, and launches there.
     ByOneself,
@@ -239,18 +239,19 @@ impl Joint {
         let (Some(first), Some(own)) = (parts().next(), parts().nth(rank)) else {
             return Err(NotJoined::Alone);
         };
-        let is_alike = |part: &Part| {
-            part.kernel.is_same(&first.kernel)
-                && part.channels == first.channels
-                && part.capture.is_some() == first.capture.is_some()
-        };
+        let alike = parts()
+            .all(|part| part.kernel.is_same(&first.kernel) && part.channels == first.channels);
         let apart = parts().any(|part| part.capture != first.capture);
-        if !parts().all(is_alike) || apart && self.strict {
+        // Of a group some ranks may have messages, and more channels or another kernel for these.
+        let of_groups = parts().all(Part::is_of_group) && parts().all(|p| p.capture.is_none());
+        let captured = parts().filter(|part| part.capture.is_some()).count();
+        let fit = (alike || of_groups) && (captured == 0 || captured == self.ranks);
+        if !fit || apart && self.strict {
             return Err(NotJoined::Differ);
         }
         let joined = match first.capture {
             Some(_) if apart => Joined::ByOneself,
-            None if parts().any(|part| part.gated) => Joined::Gated,
+            None if !alike || parts().any(|part| part.gated) => Joined::Gated,
             _ => Joined::Together,
         };
         match joined {
@@ -301,6 +302,10 @@ impl Joint {
 }
 
 impl Part {
+    fn is_of_group(&self) -> bool {
+        !self.launch.next.is_null() || !self.launch.segments.is_null()
+    }
+
     /// # Safety
     /// As for [`Kernel::launch`].
     pub(super) unsafe fn launch(&self) -> Result<(), CudaError> {

@@ -10,7 +10,7 @@ use crate::error::Error;
 use oxccl_kernels::format as f;
 use oxccl_plans::algorithms::{Pattern, exchange, receipts};
 use oxccl_plans::collective::{Kind, Order};
-use oxccl_plans::lower::{Lowering, Program, lower_signed};
+use oxccl_plans::lower::{Lowering, Program, lower_shares, part_bytes};
 use oxccl_plans::schedule::{Extent, Lane, Layout, RankLayout};
 use oxccl_plans::verify::{Verified, Violation, verify_exchange};
 
@@ -27,9 +27,12 @@ impl Maker<'_> {
         if messages.is_empty() {
             return Ok(());
         }
-        let slot_bytes = self.slot_bytes();
-        let tiles =
-            Tiles { slot_bytes, ll_bytes: self.config.advanced.ll_slot_bytes.min(slot_bytes) };
+        let (limits, slot_bytes) = (self.config.limits(), self.slot_bytes());
+        let tiles = Tiles {
+            slot_bytes,
+            channels: limits.message_channels,
+            ll_bytes: limits.ll_slot_bytes.min(slot_bytes),
+        };
         let links = self.links;
         let share = |a, b| links.is_none_or(|links| links.share(a, b));
         let stretches = messages::stretches(messages, tiles, share)
@@ -37,7 +40,7 @@ impl Maker<'_> {
         let hasher = || Box::new(Mix::default()) as Box<dyn std::hash::Hasher>;
         let signatures =
             messages::signatures(&stretches, messages, self.ranks.control.ranks(), hasher);
-        let (first, first_block) = (tables.sources.len(), tables.blocks.len());
+        let first = tables.sources.len();
         self.push_messages(messages, &stretches, tables);
         let count = tables.sources.len() - first;
         let mut launch = self.blank_block();
@@ -60,25 +63,29 @@ impl Maker<'_> {
                 detail: violation.to_string(),
             })
         };
-        let slots = self.config.limits().slots;
+        let slots = limits.slots;
+        let mut channels = 0;
         for phase in messages::phases(&stretches, tiles) {
             let pattern = self.pattern(&stretches, &phase.active);
             let wanted = |sender, receiver| pattern.lane(sender, receiver).is_some();
             let verified = proven(verify_exchange(exchange(&pattern, slots), wanted))?;
-            let layout = self.layout(&stretches, &phase, slot_bytes);
-            let program = self.exchange_program(&verified, layout, &signatures)?;
+            let layouts = self.layouts(&stretches, &phase, slot_bytes);
+            let program = self.exchange_program(&verified, &layouts, &signatures)?;
             debug_assert_eq!(program.rounds(), phase.rounds as u64);
+            let block = block(self.load_exchange(program)?);
+            // All messages are awaited before a channel's first round.
+            tables.blocks.push(Block { awaits: phase.channels > channels, ..block });
+            channels = channels.max(phase.channels);
+        }
+        for (channels, class) in messages::classes(&stretches) {
+            let sent = receipts(&self.pattern(&stretches, &class), slots);
+            let verified = proven(verify_exchange(sent, |_, _| false))?;
+            let nothing = Phase { first_round: 0, rounds: 0, channels, active: Vec::new() };
+            let layouts = self.layouts(&stretches, &nothing, slot_bytes);
+            let program = self.exchange_program(&verified, &layouts, &signatures)?;
             tables.blocks.push(block(self.load_exchange(program)?));
         }
-        let all: Vec<usize> = (0..stretches.len()).collect();
-        let sent = receipts(&self.pattern(&stretches, &all), slots);
-        let verified = proven(verify_exchange(sent, |_, _| false))?;
-        let nothing = Phase { first_round: 0, rounds: 0, active: Vec::new() };
-        let layout = self.layout(&stretches, &nothing, slot_bytes);
-        let program = self.exchange_program(&verified, layout, &signatures)?;
-        tables.blocks.push(block(self.load_exchange(program)?));
-        // All messages are awaited before the first round, and done when all have been received.
-        tables.blocks[first_block].awaits = true;
+        // All are done when all have been received. Most channels run the last block.
         if let Some(last) = tables.blocks.last_mut() {
             last.completes = true;
         }
@@ -122,39 +129,49 @@ impl Maker<'_> {
         self.config.limits().plain_slot_bytes(1, self.ranks.control.ranks())
     }
 
-    /// Where the phase's share of each stretch is.
-    fn layout(&self, stretches: &[Stretch], phase: &Phase, slot_bytes: usize) -> Layout {
-        let mut layout = RankLayout {
-            input: vec![Extent::default(); self.ranks.control.ranks()],
-            output: vec![Extent::default(); self.ranks.control.ranks()],
+    /// Where each channel's share of each stretch is in the phase. Which that is of a stretch does
+    /// not depend on phases, which other ranks have other ones of.
+    fn layouts(&self, stretches: &[Stretch], phase: &Phase, slot_bytes: usize) -> Vec<Layout> {
+        let of_channel = |channel: usize| {
+            let mut layout = RankLayout {
+                input: vec![Extent::default(); self.ranks.control.ranks()],
+                output: vec![Extent::default(); self.ranks.control.ranks()],
+            };
+            for stretch in phase.active.iter().map(|at| &stretches[*at]) {
+                let part = part_bytes(stretch.len_bytes, phase.channels);
+                let place = |round: usize| {
+                    let at = channel * part + (round * slot_bytes).min(part);
+                    at.min(stretch.len_bytes)
+                };
+                let from = place(phase.first_round);
+                let count = place(phase.first_round + phase.rounds) - from;
+                let extent = Extent { offset: stretch.start + from, count };
+                if stretch.sender == self.ranks.rank {
+                    layout.input[stretch.receiver] = extent;
+                }
+                if stretch.receiver == self.ranks.rank {
+                    layout.output[stretch.sender] = extent;
+                }
+            }
+            Layout::of_rank(layout)
         };
-        for stretch in phase.active.iter().map(|at| &stretches[*at]) {
-            let from = (phase.first_round * slot_bytes).min(stretch.len_bytes);
-            let count = (stretch.len_bytes - from).min(phase.rounds * slot_bytes);
-            let extent = Extent { offset: stretch.start + from, count };
-            if stretch.sender == self.ranks.rank {
-                layout.input[stretch.receiver] = extent;
-            }
-            if stretch.receiver == self.ranks.rank {
-                layout.output[stretch.sender] = extent;
-            }
-        }
-        Layout::of_rank(layout)
+        (0..phase.channels).map(of_channel).collect()
     }
 
     fn exchange_program(
         &self,
         verified: &Verified,
-        layout: Layout,
+        layouts: &[Layout],
         signatures: &[u32],
     ) -> Result<Program, Error> {
+        let channels = layouts.len();
         let lowering = Lowering {
             data_type: f::DataType::U8,
             fold: f::Fold::Sum,
             scale: f::Scale::None,
-            channels: 1,
+            channels,
             first_connections: self.config.max_channels,
-            most_channels: 1,
+            most_channels: channels,
             tile_bytes: self.slot_bytes(),
             stream: false,
             cma: false,
@@ -168,7 +185,7 @@ impl Maker<'_> {
             links.check(verified.schedule()).map_err(no_algorithm)?;
             links.open(verified.schedule(), &lowering)?;
         }
-        lower_signed(verified, self.ranks.rank, &layout, &lowering, signatures)
+        lower_shares(verified, self.ranks.rank, layouts, &lowering, signatures)
             .map_err(|refused| no_algorithm(refused.to_string()))
     }
 }

@@ -2,14 +2,17 @@
 //! a message think alike.
 //!
 //! All messages from one rank to another are concatenated in a virtual buffer and go out in
-//! tiles, one a round (`algorithms/exchange.rs`). A pair takes part in the rounds that it needs, so
-//! a rank's rounds fall into phases, each with a program of its own.
+//! tiles, one a round (`algorithms/exchange.rs`). What fits into a message with flags has one
+//! channel, and several share what is longer. A pair takes part in the rounds that it needs, so a
+//! rank's rounds fall into phases, each with a program of its own: first those of short pairs, then
+//! those of long ones.
 
 use crate::call::{CheckedCall, Counts};
 use oxccl_kernels::format::SEGMENT_ALIGN;
 use oxccl_plans::collective::Kind;
 use oxccl_plans::element::DataType;
 use oxccl_plans::length::{Length, TooLong};
+use oxccl_plans::lower::part_bytes;
 use oxccl_plans::schedule::Lane;
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -39,6 +42,8 @@ pub(super) struct Stretch {
     pub(super) start: usize,
     pub(super) len_bytes: usize,
     pub(super) lane: Lane,
+    /// So many share it.
+    pub(super) channels: usize,
 }
 
 /// Rounds in which the same pairs take part.
@@ -46,6 +51,7 @@ pub(super) struct Stretch {
 pub(super) struct Phase {
     pub(super) first_round: usize,
     pub(super) rounds: usize,
+    pub(super) channels: usize,
     /// By their place in the list of stretches.
     pub(super) active: Vec<usize>,
 }
@@ -53,8 +59,10 @@ pub(super) struct Phase {
 /// Sizes on which all ranks agree.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tiles {
-    /// Bytes of a round's message.
+    /// Bytes of a channel's message in a round.
     pub(super) slot_bytes: usize,
+    /// So many channels share long stretches.
+    pub(super) channels: usize,
     /// Stretches of up to so many bytes go over the LL lane, in one round.
     pub(super) ll_bytes: usize,
 }
@@ -133,32 +141,46 @@ pub(super) fn stretches(
             end = end.plus(messages[*at].len_bytes())?.padded(SEGMENT_ALIGN)?;
         }
         let len_bytes = end.bytes() - start;
-        let is_short = len_bytes <= tiles.ll_bytes && share(sender, receiver);
-        let lane = if is_short { Lane::Ll } else { Lane::Slots };
-        Ok(Stretch { sender, receiver, messages: list, start, len_bytes, lane })
+        let is_short = len_bytes <= tiles.ll_bytes;
+        let has_flags = is_short && share(sender, receiver);
+        let lane = if has_flags { Lane::Ll } else { Lane::Slots };
+        let channels = if is_short { 1 } else { tiles.channels };
+        Ok(Stretch { sender, receiver, messages: list, start, len_bytes, lane, channels })
     };
     pairs.into_iter().map(stretch).collect()
 }
 
 /// A stretch has at least one round, in which its ends find out that they mean the same.
 fn rounds(stretch: &Stretch, tiles: Tiles) -> usize {
-    stretch.len_bytes.div_ceil(tiles.slot_bytes).max(1)
+    part_bytes(stretch.len_bytes, stretch.channels).div_ceil(tiles.slot_bytes).max(1)
+}
+
+/// The numbers of channels that stretches have, each once, with those stretches.
+pub(super) fn classes(stretches: &[Stretch]) -> BTreeMap<usize, Vec<usize>> {
+    let mut classes = BTreeMap::<usize, Vec<usize>>::new();
+    for (at, stretch) in stretches.iter().enumerate() {
+        classes.entry(stretch.channels).or_default().push(at);
+    }
+    classes
 }
 
 /// This rank's phases.
 pub(super) fn phases(stretches: &[Stretch], tiles: Tiles) -> Vec<Phase> {
-    let mut ends: Vec<usize> = stretches.iter().map(|stretch| rounds(stretch, tiles)).collect();
-    ends.sort_unstable();
-    ends.dedup();
-    let mut first_round = 0;
-    let phase = |end: usize| {
-        let lasts = |at: &usize| rounds(&stretches[*at], tiles) >= end;
-        let active = (0..stretches.len()).filter(lasts).collect();
-        let phase = Phase { first_round, rounds: end - first_round, active };
-        first_round = end;
-        phase
+    let of_class = |(channels, class): (usize, Vec<usize>)| {
+        let mut ends: Vec<usize> = class.iter().map(|at| rounds(&stretches[*at], tiles)).collect();
+        ends.sort_unstable();
+        ends.dedup();
+        let mut first_round = 0;
+        let phase = move |end: usize| {
+            let lasts = |at: &usize| rounds(&stretches[*at], tiles) >= end;
+            let active = class.iter().copied().filter(lasts).collect();
+            let phase = Phase { first_round, rounds: end - first_round, channels, active };
+            first_round = end;
+            phase
+        };
+        ends.into_iter().map(phase)
     };
-    ends.into_iter().map(phase).collect()
+    classes(stretches).into_iter().flat_map(of_class).collect()
 }
 
 /// For each rank what it and this one must agree on: both directions' types and counts, in order. 0
@@ -188,7 +210,7 @@ pub(super) fn signatures(
 mod tests {
     use super::*;
 
-    const TILES: Tiles = Tiles { slot_bytes: 1024, ll_bytes: 256 };
+    const TILES: Tiles = Tiles { slot_bytes: 1024, channels: 1, ll_bytes: 256 };
 
     fn message(sender: usize, receiver: usize, count: usize) -> Message {
         let (call, data_type) = (0, DataType::F32);
@@ -209,10 +231,28 @@ mod tests {
         );
         let phases = phases(&stretches, TILES);
         let expected = [
-            Phase { first_round: 0, rounds: 1, active: vec![0, 1, 2] },
-            Phase { first_round: 1, rounds: 2, active: vec![0] },
+            Phase { first_round: 0, rounds: 1, channels: 1, active: vec![0, 1, 2] },
+            Phase { first_round: 1, rounds: 2, channels: 1, active: vec![0] },
         ];
         assert_eq!(phases, expected);
+    }
+
+    /// Both ends of a pair count its channels and rounds alike, whatever else they have.
+    #[test]
+    fn long_pairs_have_several_channels_and_come_behind_short_ones() {
+        let tiles = Tiles { channels: 4, ..TILES };
+        let messages = [message(0, 1, 2049), message(0, 2, 1024), message(3, 0, 64)];
+        let all = stretches(&messages, tiles, |_, _| true).unwrap();
+        assert_eq!(all.iter().map(|s| s.channels).collect::<Vec<_>>(), [4, 4, 1]);
+        let expected = [
+            Phase { first_round: 0, rounds: 1, channels: 1, active: vec![2] },
+            Phase { first_round: 0, rounds: 1, channels: 4, active: vec![0, 1] },
+            Phase { first_round: 1, rounds: 2, channels: 4, active: vec![0] },
+        ];
+        assert_eq!(phases(&all, tiles), expected);
+        let other = stretches(&messages[..1], tiles, |_, _| true).unwrap();
+        let expected = [Phase { first_round: 0, rounds: 3, channels: 4, active: vec![0] }];
+        assert_eq!(phases(&other, tiles), expected);
     }
 
     #[test]

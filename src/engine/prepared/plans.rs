@@ -10,6 +10,7 @@ use crate::target::Device;
 use oxccl_kernels::format::Extents;
 use oxccl_plans::algorithms::{Algorithm, Encoding, find};
 use oxccl_plans::collective::{Collective, Kind, Order};
+use oxccl_plans::custom::carrier;
 use oxccl_plans::hot::{self, Work};
 use oxccl_plans::length::TooLong;
 use oxccl_plans::lower::{CopyStep, Lowering, Program, copies, lower};
@@ -70,6 +71,11 @@ impl Plans {
         Plans { links, ways, ..Plans::default() }
     }
 
+    /// How many nodes the ranks are on.
+    fn nodes(&self) -> usize {
+        self.links.as_ref().map_or(1, |links| links.nodes())
+    }
+
     /// The program of a call that is carried out as planned.
     pub(super) fn program(
         &mut self,
@@ -83,7 +89,10 @@ impl Plans {
         let verified = self.verified(config, call, plan)?;
         let (fold, scale) = call.op.lower();
         let (first_connections, most_channels) = match kind {
-            Kind::SendRecv => (config.max_channels, 1),
+            Kind::SendRecv => {
+                let (carrier, nodes) = (carrier(verified.schedule()), self.nodes());
+                (config.max_channels, config.limits().channels_of_message(carrier, nodes))
+            }
             _ => (room.start, room.len()),
         };
         let lowering = Lowering {
@@ -227,7 +236,7 @@ impl Plans {
             in_place: call.in_place,
             windows,
             cma: self.ways.cma.filter(|_| !windows),
-            nodes: self.links.as_ref().map_or(1, |links| links.nodes()),
+            nodes: self.nodes(),
             ll128: self.ways.ll128 && ll128_serves,
             // Groups are not reduced by switches.
             multicast: multicast.filter(|_| whose == Whose::Own),
