@@ -50,6 +50,13 @@ fn every_operation_by_every_algorithm_on_4_nodes_with_2_ranks() {
     matrix::<bf16>(8, 4, "");
 }
 
+/// Of 3 and 2 ranks, and of 3, 2 and 2.
+#[test]
+fn every_operation_by_every_algorithm_on_nodes_that_differ() {
+    matrix::<f32>(5, 2, "");
+    matrix::<i32>(7, 3, "");
+}
+
 #[test]
 fn and_over_links_that_reorder_and_write_little() {
     matrix::<i32>(4, 2, "jitter=100us,short=300");

@@ -180,6 +180,11 @@ fn explain(options: &ExplainOptions) -> Result<(), Failure> {
     if !options.measure {
         return print(&times);
     }
+    if !question.placement.are_alike() {
+        let text = "--measure: nodes that have different numbers of ranks are measured by \
+                    oxccl bench --nodes";
+        return Err(Failure::Usage(text.to_owned()));
+    }
     let measured = Config {
         ranks_per_node: Some(question.placement.ranks_per_node()),
         pin: oxccl::Pin::default(),
@@ -367,7 +372,7 @@ impl ExplainOptions {
         // Ranks of a node share memory, ranks of different nodes do not.
         let per_node = network.map_or(self.per_node, |network| Some(network.per_node()));
         let nodes = self.ranks.div_ceil(per_node.unwrap_or(self.ranks).max(1));
-        let placement = Placement::uniform(per_node.unwrap_or(self.ranks));
+        let placement = Placement::filled(self.ranks, per_node.unwrap_or(self.ranks));
         Question {
             collective,
             placement,

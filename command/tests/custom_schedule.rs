@@ -13,9 +13,13 @@ mod msccl_xml;
 #[path = "../../tests/common/mscclpp_plan.rs"]
 mod mscclpp_plan;
 
-use command_line::oxccl;
+use command_line::{command, finish, oxccl, start};
+use oxccl::plans::algorithms::{Algorithm, Encoding, find};
 use oxccl::plans::lower::LowerError;
-use oxccl::plans::schedule::{Buffer, Flag, Instruction, Lane, Link, Operand, ScheduleFile};
+use oxccl::plans::schedule::{
+    Buffer, Flag, Instruction, Lane, Link, Operand, SLOTS, ScheduleFile, Slots,
+};
+use oxccl::plans::topology::Placement;
 use oxccl::{Collectives, Communicator, Config, CustomSchedule, Error, Order, ReduceOp, bf16};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -210,7 +214,6 @@ fn it_keeps_its_promises_and_no_others() {
 
 /// The catalogue's message from rank 0 to rank 1 of three.
 fn message(encoding: oxccl::plans::algorithms::Encoding) -> ScheduleFile {
-    use oxccl::plans::algorithms::{Algorithm, find};
     let collective = oxccl::Collective::send_recv(3, 0, 1);
     let found = |algorithm| find(oxccl::Kind::SendRecv, algorithm, encoding);
     let entry = Algorithm::ALL.into_iter().find_map(found).unwrap();
@@ -223,7 +226,6 @@ fn message(encoding: oxccl::plans::algorithms::Encoding) -> ScheduleFile {
 /// Messages have connections on one channel, whatever is pinned for other calls.
 #[test]
 fn a_message_runs_whatever_channels_are_pinned() {
-    use oxccl::plans::algorithms::Encoding;
     for encoding in [Encoding::Ll, Encoding::Ll128, Encoding::Slots] {
         let custom = CustomSchedule::prove("message", message(encoding)).unwrap();
         let pin = oxccl::Pin { channels: Some(2), ..Default::default() };
@@ -248,6 +250,26 @@ fn a_message_runs_whatever_channels_are_pinned() {
     let path = written("message.json", &message(Encoding::Slots).to_json());
     let said = oxccl(&["bench", "--threads", "--schedule", path.to_str().unwrap()]).failed(2);
     assert!(said.err.contains("is a message from rank 0 to rank 1 alone"), "{said:?}");
+}
+
+/// A schedule for more slots than there are by default says what to set, and runs with that.
+#[test]
+fn more_slots_are_a_setting() {
+    let path = changed("eight_slots.json", |file| {
+        let collective = file.schedule.collective;
+        let entry = find(collective.kind, Algorithm::Ring, Encoding::Slots).unwrap();
+        let slots = Slots { slots: 8, ..SLOTS };
+        let placement = Placement::one_node(collective.ranks);
+        file.schedule = entry.schedule(collective, placement, Order::Any, slots).unwrap();
+        file.order = Order::Any;
+    });
+    let call = ["bench", path.to_str().unwrap(), "--threads", "-b", "1M", "-e", "1M", "-n", "3"];
+    let said = oxccl(&call).failed(1);
+    assert!(said.err.contains("OXCCL_SLOTS=8 has so many"), "{}", said.err);
+    let said = finish(start(command(&call).env("OXCCL_SLOTS", "8"))).ok();
+    assert!(said.out.contains("Out of bounds values : 0 OK"), "{}", said.out);
+    let said = finish(start(command(&call).env("OXCCL_SLOTS", "3"))).failed(2);
+    assert!(said.err.contains("slots: 3 is not in 4 to 64"), "{}", said.err);
 }
 
 #[test]

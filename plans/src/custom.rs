@@ -248,9 +248,14 @@ impl CustomSchedule {
             || (slots && schedule.slots.slots > here.slots)
             || (ll128 && schedule.slots.ll128 > here.ll128)
         {
-            let Slots { ll, ll128, slots } = here;
+            let Slots { ll, ll128, slots: plain } = here;
+            let wanted = schedule.slots.slots;
+            let remedy = match slots && wanted > plain {
+                true => format!("; OXCCL_SLOTS={wanted} has so many on the slots lane"),
+                false => String::new(),
+            };
             Some(format!(
-                "is made for more slots than there are: {ll} on the ll lane, {ll128} on the ll128 lane and {slots} on the slots lane"
+                "is made for more slots than there are: {ll} on the ll lane, {ll128} on the ll128 lane and {plain} on the slots lane{remedy}"
             ))
         } else {
             None

@@ -11,6 +11,7 @@ use oxccl_plans::collective::{Collective, Kind, Order};
 use oxccl_plans::schedule::Slots;
 use oxccl_plans::topology::Placement;
 use oxccl_plans::verify::{Violation, verify};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const SLOTS: Slots = Slots { ll: 2, ll128: 2, slots: 2 };
@@ -189,6 +190,31 @@ fn hierarchical_schedules_are_proven_for_all_shapes() {
 
 /// Whether it works in place is a promise too: the flag of the catalogue is not more careful than
 /// it need be.
+/// Nodes of any numbers of ranks, in any order: those of two and three nodes of up to nine, and some
+/// of more.
+#[test]
+fn hierarchical_schedules_are_proven_for_nodes_that_differ() {
+    let pairs = (1..=9).flat_map(|a| (1..=9).map(move |b| vec![a, b]));
+    let triples = [1, 2, 3, 5, 8].map(|a| [1, 2, 4, 7].map(|b| [1, 3, 9].map(|c| vec![a, b, c])));
+    let more = [vec![8, 7, 8, 8, 8], vec![1, 2, 3, 4, 5, 6], vec![16, 16, 15], vec![2, 2, 2, 3, 2]];
+    let shapes = pairs.chain(triples.into_iter().flatten().flatten()).chain(more);
+    let placements: Vec<(usize, Placement)> = shapes
+        .map(|sizes| (sizes.iter().sum(), Placement::of_sizes(&sizes)))
+        .filter(|(ranks, placement)| placement.uneven(*ranks).is_some())
+        .collect();
+    assert!(placements.len() > 80);
+    let fits = |(ranks, placement): (usize, Placement)| {
+        let all = catalogue().filter(|entry| is_hierarchical(entry));
+        all.filter(move |entry| entry.check(ranks, placement, SLOTS).is_ok())
+            .map(move |entry| (ranks, placement, entry))
+    };
+    let tasks: Vec<_> = placements.iter().copied().flat_map(fits).collect();
+    let algorithms: BTreeSet<String> =
+        tasks.iter().map(|(.., e)| e.algorithm.name().to_string()).collect();
+    assert!(algorithms.len() >= 2, "{algorithms:?}");
+    assert!(prove_all(&tasks) >= tasks.len());
+}
+
 #[test]
 fn what_is_not_offered_in_place_would_not_work_in_place() {
     for entry in catalogue().filter(|entry| !entry.in_place) {

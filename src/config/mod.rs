@@ -126,9 +126,13 @@ impl Config {
     /// Which of so many ranks share a node, as far as it is said here: by `ranks_per_node`, or by
     /// `nodes`.
     pub fn placement(&self, ranks: usize) -> Placement {
-        let per_part = |nodes| Nodes::blocks(ranks, nodes).ranks_per_block();
-        let per_node = self.ranks_per_node.or(self.nodes.map(per_part));
-        Placement::uniform(per_node.unwrap_or(ranks))
+        let pretended = || Nodes::blocks(ranks, self.nodes?).sizes_of_runs();
+        match self.ranks_per_node {
+            Some(per_node) => Placement::uniform(per_node),
+            None => {
+                pretended().map_or(Placement::one_node(ranks), |sizes| Placement::of_sizes(&sizes))
+            }
+        }
     }
 
     /// What calls have of channels and slots.
@@ -147,7 +151,7 @@ impl Config {
             slot_bytes: self.advanced.slot_bytes.or(usual.slot_bytes),
             link_slot_bytes: self.advanced.link_slot_bytes,
             ll_slot_bytes: self.advanced.ll_slot_bytes,
-            slots: usual.slots,
+            slots: Slots { slots: self.advanced.slots, ..usual.slots },
         }
     }
 

@@ -13,13 +13,15 @@ use crate::target::Device;
 use oxccl_plans::algorithms::{Algorithm, Encoding};
 use oxccl_plans::collective::Order;
 use oxccl_plans::custom::CustomSchedule;
-use oxccl_plans::schedule::MAX_CHANNELS;
+use oxccl_plans::schedule::{MAX_CHANNELS, SLOTS};
 use oxccl_plans::tune::{Limits, Pin, Table};
 use oxccl_transports::proxy::Conditions;
 use oxccl_transports::silence::LEAST_SILENCE;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+
+const MAX_SLOTS: u32 = 64;
 
 settings! {
     /// How a communicator is set up. What few users change is in [`Config::advanced`].
@@ -76,7 +78,7 @@ settings! {
     /// So many consecutive ranks count as a node, for hierarchical algorithms.
     ranks_per_node: Option<usize> = None, {
         "OXCCL_RANKS_PER_NODE" => ranks_per_node, "a number above 0", above_0;
-        unset "as many as always share one";
+        unset "as many as always share one, or each node's own number of ranks if that is one alone";
         ranks Alike;
     }
 
@@ -256,6 +258,16 @@ settings! {
         unset "65,536; on GPUs 524,288 for 2 ranks, 262,144 for 3, 131,072 for 4 and 5";
         ranks Alike;
         check |config| config.advanced.slot_bytes.map_or(Ok(()), multiple_of_64);
+    }
+
+    /// Slots of a connection: so many messages of a channel may be on their way, which is how deep
+    /// calls are pipelined. Memory of slots grows with it.
+    slots: u32 = SLOTS.slots, {
+        "OXCCL_SLOTS" => slots, "a number", parsed::<u32>;
+        ranks Alike;
+        check |config| require((SLOTS.slots..=MAX_SLOTS).contains(&config.advanced.slots), || {
+            format!("{} is not in {} to {MAX_SLOTS}", config.advanced.slots, SLOTS.slots)
+        });
     }
 
     /// The same where ranks are on several nodes. A link to a rank of another node takes 8 slots

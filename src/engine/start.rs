@@ -23,6 +23,7 @@ use crate::log;
 use crate::status::own_start;
 use crate::target::Device;
 use oxccl_kernels::format as f;
+use oxccl_plans::topology::Placement;
 use oxccl_transports::cuda::{Context, Driver, beside_captures};
 use oxccl_transports::proxy::Egress;
 use oxccl_transports::{
@@ -81,6 +82,9 @@ impl Engine {
             })?;
         config.device = device;
         let nodes = bootstrap.nodes();
+        let uneven = given.ranks_per_node.is_none().then(|| nodes.sizes_of_runs()).flatten();
+        let uneven = uneven.map(|sizes| Placement::of_sizes(&sizes));
+        let ways = Ways { uneven: uneven.filter(|placement| !placement.are_alike()), ..ways };
         tracing::info!(
             rank,
             version = env!("CARGO_PKG_VERSION"),
@@ -293,7 +297,7 @@ impl Start<'_> {
         let backend =
             Box::new(HostBackend::new(host, ranks.clone(), heap.clone(), links.clone(), kept));
         let (ll128, cma) = (shape.ll128_slots > 0, readers.as_ref().map(|readers| readers.reads));
-        let ways = Ways { ll128, multicast: None, cma };
+        let ways = Ways { ll128, cma, ..Ways::default() };
         let device = Device::Host;
         Ok(Started { backend, heap, rooms, ranks, links, egress, ways, readers, device })
     }
@@ -492,7 +496,8 @@ impl Start<'_> {
         let ranks = self.ranks(gpu.control().to_vec(), &heap)?;
         let links = self.start_links(links, egress.clone(), spins)?;
         let connections = self.config.advanced.cuda_connections;
-        let ways = Ways { ll128: gpu.has_ll128(), multicast: gpu.switched(), cma: None };
+        let (ll128, multicast) = (gpu.has_ll128(), gpu.switched());
+        let ways = Ways { ll128, multicast, ..Ways::default() };
         let shared = (ranks.clone(), heap.clone(), links.clone());
         let registrations = (reach != Reach::SameProcess).then(|| {
             registrations.unwrap_or_else(|| Registrations::new(gpu.tables().registered()))

@@ -48,7 +48,9 @@ pub fn cases<T: TestElement>(
     seed: u64,
 ) -> Vec<Case> {
     let mut rng = Rng(seed);
-    let placement = Placement::uniform(n / nodes);
+    let node_of = |rank: usize| rank * nodes / n;
+    let size = |node: usize| (0..n).filter(|rank| node_of(*rank) == node).count();
+    let placement = Placement::of_sizes(&(0..nodes).map(size).collect::<Vec<_>>());
     let crosses = |entry: &Entry| match entry.encoding {
         _ if entry.is_in_fabric() => false,
         Encoding::Slots => true,

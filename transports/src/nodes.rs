@@ -144,6 +144,12 @@ impl Nodes {
         runs.reduce(greatest_common_divisor).unwrap_or(1)
     }
 
+    /// How many ranks each node has, by node, if each node's are consecutive.
+    pub fn sizes_of_runs(&self) -> Option<Vec<usize>> {
+        let sizes: Vec<usize> = self.node_of.chunk_by(|a, b| a == b).map(<[u32]>::len).collect();
+        (sizes.len() == self.count).then_some(sizes)
+    }
+
     /// Fails if not all ranks are on one node.
     ///
     /// # Errors

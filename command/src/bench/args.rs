@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use oxccl::plans::msccl::Blocks;
+use oxccl::plans::topology::Placement;
 use oxccl::{Config, CustomSchedule, Device, Kind, MAX_CHANNELS, OpKind};
 
 use super::against::Log;
@@ -221,9 +222,13 @@ impl BenchOptions {
         let Some(topology) = &self.expect else { return Ok((log, None)) };
         let config = self.config()?;
         let is_divided = config.nodes.is_some() || config.ranks_per_node.is_some();
-        let per_node = is_divided.then(|| config.placement(ranks).ranks_per_node());
-        let custom = config.schedule.clone();
-        let model = Model::new(topology, ranks, per_node, config.order, custom)?;
+        let placement = config.placement(ranks);
+        let per_node = is_divided.then_some(placement.ranks_per_node());
+        if is_divided && Placement::filled(ranks, placement.ranks_per_node()) != placement {
+            let text = "--expect: nodes of a topology have equal numbers of ranks, but the last";
+            return Err(Failure::Usage(text.to_owned()));
+        }
+        let model = Model::new(topology, ranks, per_node, &config)?;
         Ok((log, Some(model)))
     }
 

@@ -2,11 +2,11 @@
 //! a topology.
 
 use oxccl::plans::algorithms::find;
-use oxccl::plans::schedule::Layout;
+use oxccl::plans::schedule::{Layout, Slots};
 use oxccl::plans::simulate::{Band, Class, Options, Subject, Whose, simulate};
 use oxccl::plans::topology::{Network, Placement};
-use oxccl::plans::tune::{Limits, Plan};
-use oxccl::{Collective, CustomSchedule, Kind, Order};
+use oxccl::plans::tune::Plan;
+use oxccl::{Collective, Config, CustomSchedule, Kind, Order};
 use std::sync::Arc;
 
 use super::case::Case;
@@ -25,6 +25,7 @@ pub(super) struct Model {
     network: Network,
     order: Order,
     custom: Option<Arc<CustomSchedule>>,
+    slots: Slots,
     /// Measured times over predicted ones.
     ratios: Vec<Ratio>,
     /// How many rows cannot be predicted, and why the first cannot.
@@ -54,12 +55,13 @@ impl Model {
         name: &str,
         ranks: usize,
         per_node: Option<usize>,
-        order: Order,
-        custom: Option<Arc<CustomSchedule>>,
+        config: &Config,
     ) -> Result<Model, Failure> {
         let (_, network) = topo::with_ranks(name, None, Some(ranks), per_node)?;
         let (name, ratios) = (name.to_owned(), Vec::new());
-        Ok(Model { name, network, order, custom, ratios, without: None })
+        let (order, custom) = (config.order, config.schedule.clone());
+        let slots = config.limits().slots;
+        Ok(Model { name, network, order, custom, slots, ratios, without: None })
     }
 
     /// Says beside a row, of a call by this plan, what is predicted.
@@ -94,9 +96,9 @@ impl Model {
             kind => Collective::new(kind, ranks),
         };
         let text = |error: &dyn std::fmt::Display| error.to_string();
-        let placement = Placement::uniform(self.network.per_node().min(ranks));
+        let placement = Placement::filled(ranks, self.network.per_node());
         let order = if case.kind.reduces() { self.order } else { Order::Any };
-        let slots = Limits::of(self.network.device(0).processor).slots;
+        let slots = self.slots;
         let subject = match (find(case.kind, plan.algorithm, plan.encoding), &self.custom) {
             (Some(entry), _) => Subject::entry(entry, collective, placement, order, slots),
             (None, Some(custom)) => Subject::schedule(custom.schedule()),

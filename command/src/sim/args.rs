@@ -275,7 +275,7 @@ impl SimOptions {
                 topology.name
             )));
         }
-        let entries = self.entries(&collective, &network, custom.is_some())?;
+        let entries = self.entries(&collective, &network, (config.limits(), custom.is_some()))?;
         let entries = entries.into_iter().map(Candidate::Entry);
         if let (true, None) = (self.links || self.trace.is_some(), &custom)
             && entries.len() != 1
@@ -424,7 +424,7 @@ impl SimOptions {
         &self,
         collective: &Collective,
         network: &Network,
-        may_be_none: bool,
+        (limits, may_be_none): (Limits, bool),
     ) -> Result<Vec<&'static Entry>, Failure> {
         let placement = placement(network);
         let lines = network.carries_lines();
@@ -454,7 +454,7 @@ impl SimOptions {
                 names.join(", ")
             )));
         }
-        let slots = Limits::of(network.device(0).processor).slots;
+        let slots = limits.slots;
         let exists = |entry: &&Entry| entry.check(ranks, placement, slots).is_ok();
         let entries: Vec<&'static Entry> = fitting.iter().copied().filter(exists).collect();
         let absent = fitting.iter().find_map(|entry| entry.check(ranks, placement, slots).err());
@@ -592,5 +592,5 @@ impl Study {
 
 /// Which of its ranks share a node.
 fn placement(network: &Network) -> Placement {
-    Placement::uniform(network.per_node().min(network.ranks()))
+    Placement::filled(network.ranks(), network.per_node())
 }

@@ -3,6 +3,7 @@
 
 use serde::Serialize;
 
+use oxccl::plans::schedule::SLOTS;
 use oxccl::plans::simulate::{Band, Class, NcclWay, Whose};
 
 use super::args::Study;
@@ -361,8 +362,12 @@ fn header(study: &Study) -> String {
         network.nodes(),
         study.order,
     );
+    let slots = match limits.slots.slots {
+        usual if usual == SLOTS.slots => String::new(),
+        slots => format!(" {slots} slots,"),
+    };
     let limits = format!(
-        "up to {} channels, tiles of up to {}, in LL and LL128 {}; * is the runtime's choice",
+        "up to {} channels,{slots} tiles of up to {}, in LL and LL128 {}; * is the runtime's choice",
         limits.max_channels,
         Size(limits.plain_slot_bytes(network.nodes(), study.ranks())),
         Size(limits.ll_slot_bytes),

@@ -177,7 +177,7 @@ impl VerifyOptions {
     }
 
     fn placement(&self) -> Placement {
-        Placement::uniform(self.per_node.unwrap_or(self.ranks))
+        Placement::filled(self.ranks, self.per_node.unwrap_or(self.ranks))
     }
 
     fn picks(&self, entry: &Entry) -> bool {

@@ -58,6 +58,8 @@ pub(super) enum Need {
     Held,
     /// At least two nodes, all of them full.
     Nodes,
+    /// At least two nodes, with any numbers of ranks.
+    NodesOfAnySize,
     /// Several groups of several nodes, all of them full.
     Grid,
     /// At least two ranks on each node.
@@ -176,7 +178,11 @@ impl Entry {
             }
             _ => return None,
         };
-        (ranks.is_power_of_two() && period.is_power_of_two() && period < ranks).then_some(period)
+        (placement.are_alike()
+            && ranks.is_power_of_two()
+            && period.is_power_of_two()
+            && period < ranks)
+            .then_some(period)
     }
 
     /// Of hierarchical all-reduces: so many ranks, those of a node, do the same relative to their
@@ -189,7 +195,7 @@ impl Entry {
             }
             _ => false,
         };
-        is_alike.then_some(placement.ranks_per_node())
+        (is_alike && placement.are_alike()).then_some(placement.ranks_per_node())
     }
 
     fn built(
@@ -226,6 +232,11 @@ impl Entry {
             }
             Need::Nodes => {
                 let several = placement.nodes(ranks).is_some_and(|nodes| nodes > 1);
+                (!several).then_some(Reason::Nodes)
+            }
+            Need::NodesOfAnySize => {
+                let several = placement.nodes(ranks).is_some_and(|nodes| nodes > 1);
+                let several = several || placement.uneven(ranks).is_some();
                 (!several).then_some(Reason::Nodes)
             }
             Need::Grid => {
@@ -284,7 +295,9 @@ impl Entry {
         let kept = match (self.orders, order) {
             (_, Order::Any) | (Orders::All, _) => return true,
             (Orders::Rank, Order::Rank) | (Orders::Tree, Order::Tree) => true,
-            (Orders::TreeOfNodes, Order::Tree) => placement.ranks_per_node().is_power_of_two(),
+            (Orders::TreeOfNodes, Order::Tree) => {
+                placement.are_alike() && placement.ranks_per_node().is_power_of_two()
+            }
             _ => false,
         };
         kept && data_type.accumulates_in_itself()

@@ -136,8 +136,23 @@ impl Team {
         writes: &[Write],
         finish: bool,
     ) {
-        for place in self.others() {
+        self.reduce_direct(b, (self.len(), part), also, writes, finish);
+    }
+
+    /// The same where the first `owners` members have chunks, and the others only send.
+    pub(super) fn reduce_direct(
+        &self,
+        b: &mut RankBuilder,
+        (owners, part): (usize, impl Fn(usize) -> usize),
+        also: &[Read],
+        writes: &[Write],
+        finish: bool,
+    ) {
+        for place in self.others().filter(|place| *place < owners) {
             b.send(Operand::Input(part(place)), self.link(place));
+        }
+        if self.me >= owners {
+            return;
         }
         let own = part(self.me);
         let all = (0..self.len()).map(|place| match place == self.me {

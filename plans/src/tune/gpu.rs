@@ -59,6 +59,8 @@ const OUTER_DOUBLING_BYTES_PER_NODE: usize = 256 << 10;
 /// Where ranks of a node use each other's buffers in place, few steps between nodes are the fastest
 /// up to so many bytes.
 const IN_PLACE_DOUBLING_BYTES: usize = 4 << 20;
+/// Up to so many bytes nodes of different numbers of ranks do so, too.
+const UNEVEN_DOUBLING_BYTES: usize = 8 << 20;
 /// From so many bytes for each node on, but so many in all of few nodes and of many, groups of
 /// nodes send less; up to so many for each node.
 const GRID_MIN_BYTES_PER_NODE: usize = 256 << 10;
@@ -167,7 +169,10 @@ fn inside(question: &Question) -> Vec<Wish> {
 fn between_nodes(question: &Question) -> Vec<Wish> {
     let (kind, bytes, ranks) =
         (question.collective.kind, question.total_bytes, question.collective.ranks);
-    let nodes = question.placement.nodes(ranks).unwrap_or(ranks);
+    let nodes = question.placement.count(ranks);
+    if kind == Kind::AllReduce && !question.placement.are_alike() {
+        return wish::of_uneven_nodes(bytes <= UNEVEN_DOUBLING_BYTES, nodes);
+    }
     let hierarchical = |outer, encoding| {
         let reason = "nodes: what crosses between them crosses once";
         (Algorithm::Hierarchical(Inner::Direct, outer), encoding, reason)

@@ -5,12 +5,14 @@
 //! have one rank that is used, or sizes that differ, ranks are treated alike.
 
 use super::Question;
-use super::wish::Wish;
+use super::wish::{self, Wish};
 use crate::algorithms::{Algorithm, Encoding, Inner, Outer};
 use crate::collective::Kind;
 
 /// Up to so many bytes an all-reduce between nodes sends whole buffers, in as few steps as can be.
 const DOUBLING_MAX_BYTES: usize = 32 << 10;
+/// The same of nodes that have different numbers of ranks.
+const UNEVEN_DOUBLING_BYTES: usize = 256 << 10;
 /// As many channels as long messages have.
 const CHANNELS: usize = 2;
 /// From so many nodes on, long messages go around the ring of nodes instead of to all others at
@@ -31,7 +33,10 @@ pub(super) fn channels(question: &Question) -> usize {
 pub(super) fn wishes(question: &Question) -> Vec<Wish> {
     let (kind, bytes, ranks) =
         (question.collective.kind, question.total_bytes, question.collective.ranks);
-    let nodes = question.placement.nodes(ranks).unwrap_or(ranks);
+    let nodes = question.placement.count(ranks);
+    if kind == Kind::AllReduce && !question.placement.are_alike() {
+        return wish::of_uneven_nodes(bytes <= UNEVEN_DOUBLING_BYTES, nodes);
+    }
     let mut wishes = wishes_of(kind, bytes, ranks, nodes);
     if nodes == ranks {
         wishes.retain(|(algorithm, ..)| !matches!(algorithm, Algorithm::Hierarchical(..)));

@@ -316,6 +316,29 @@ fn gpus_whose_links_carry_lines_whole_use_them() {
     assert!(refused.contains("without ll128, which needs"), "{refused}");
 }
 
+#[test]
+fn nodes_of_different_numbers_of_ranks_are_hierarchies() {
+    let choice = |sizes: &[usize], bytes: usize, on_gpus: bool| {
+        let ranks = sizes.iter().sum();
+        let question = Question {
+            collective: Collective::new(Kind::AllReduce, ranks),
+            placement: Placement::of_sizes(sizes),
+            nodes: sizes.len(),
+            limits: if on_gpus { Limits::GPU } else { Limits::HOST },
+            ..question(bytes)
+        };
+        let plan = if on_gpus { plan_on_gpu(None, &question) } else { plan_by(None, &question) };
+        plan.map(|plan| (plan.algorithm, plan.encoding)).unwrap()
+    };
+    let by = |outer| (Algorithm::Hierarchical(Inner::Direct, outer), Encoding::Windows);
+    for on_gpus in [true, false] {
+        assert_eq!(choice(&[8, 7], 1 << 10, on_gpus), by(Outer::Doubling));
+        assert_eq!(choice(&[8, 7], 1 << 28, on_gpus), by(Outer::Doubling));
+        assert_eq!(choice(&[8, 8, 8, 8, 7], 64 << 10, on_gpus), by(Outer::Doubling));
+        assert_eq!(choice(&[8, 8, 8, 8, 7], 1 << 28, on_gpus), by(Outer::Tree));
+    }
+}
+
 /// One channel sends what has flags, some what goes through slots, and all read in place.
 #[test]
 fn messages_have_the_channels_that_their_way_has() {

@@ -60,6 +60,8 @@ pub(in crate::engine) struct Ways {
     pub(in crate::engine) multicast: Option<usize>,
     /// The system reads peers' private memory.
     pub(in crate::engine) cma: Option<SystemReads>,
+    /// Nodes have different numbers of ranks, and nobody has said how many are to be taken together.
+    pub(in crate::engine) uneven: Option<Placement>,
 }
 
 /// What a proof holds for.
@@ -69,6 +71,10 @@ impl Plans {
     /// Nothing proven yet. Programs use these links and ways.
     pub(in crate::engine) fn new(links: Option<Arc<Links>>, ways: Ways) -> Plans {
         Plans { links, ways, ..Plans::default() }
+    }
+
+    fn placement(&self, config: &Config, ranks: usize) -> Placement {
+        self.ways.uneven.unwrap_or_else(|| config.placement(ranks))
     }
 
     /// How many nodes the ranks are on.
@@ -215,7 +221,8 @@ impl Plans {
             && (config.device != Device::Host
                 || config.schedule.is_some()
                 || pin.encoding == Some(Encoding::Ll128));
-        let (ranks, placement) = (call.collective.ranks, config.placement(call.collective.ranks));
+        let ranks = call.collective.ranks;
+        let placement = self.placement(config, ranks);
         // On processors windows stand for switches.
         let stood_for = || {
             let custom = config.schedule.as_ref();
@@ -270,7 +277,7 @@ impl Plans {
         if let (Algorithm::Custom, Some(custom)) = (plan.algorithm, &config.schedule) {
             return Ok(custom.verified().clone());
         }
-        let placement = config.placement(call.collective.ranks);
+        let placement = self.placement(config, call.collective.ranks);
         let order = call.order(config);
         let proof =
             (call.collective, placement, plan.algorithm, plan.encoding, order, call.in_place);

@@ -10,6 +10,9 @@
 //! reduce-scatter inside, all-reduce on the rail, all-gather inside. The buffer has two slices, of
 //! which one crosses while the other is handled inside.
 //!
+//! Of nodes that differ the smallest says how many chunks there are. As many ranks of each node own
+//! one, and the others only give their input and take the result.
+//!
 //! Where the fabric's switches reduce, a rank gives them its chunk, and gets that of its rail: each
 //! byte crosses its adapter once in each direction. (InfiniBand's SHARP, Graham et al. 2016; NCCL's
 //! CollNet.) With chains inside, each chunk has one that ends at its rank, and what the switches
@@ -134,10 +137,13 @@ pub(super) fn slices_in_place(request: &Request) -> usize {
 
 /// The slices take each step of the rail in turn.
 fn doubling(request: &Request, inner: Inner) -> Schedule {
-    let (local, slices) = (request.placement.ranks_per_node(), request.pipelined(SLICES));
+    let (local, slices) = (Place::owners(request), request.pipelined(SLICES));
     let chunking = Chunking::Parts(slices * local);
     request.schedule(chunking, chunking, |b| {
         let place = Place::of(request, b.rank());
+        if !place.owns() {
+            return give_and_take(b, &place, slices, |slice, member| vec![slice * local + member]);
+        }
         let doubling = Doubling::of(&place.rail);
         let chunk = |slice: usize| move |member: usize| slice * local + member;
         place.enter(b);
@@ -171,11 +177,16 @@ fn doubling(request: &Request, inner: Inner) -> Schedule {
 /// it.
 fn trees(request: &Request, inner: Inner) -> Schedule {
     const TREES: usize = 2;
-    let (local, slices) = (request.placement.ranks_per_node(), request.pipelined(SLICES));
+    let (local, slices) = (Place::owners(request), request.pipelined(SLICES));
     let chunking = Chunking::Parts(slices * local * TREES);
     let chunk = |slice: usize, member: usize, tree| (slice * local + member) * TREES + tree;
     request.schedule(chunking, chunking, |b| {
         let place = Place::of(request, b.rank());
+        if !place.owns() {
+            return give_and_take(b, &place, slices, |slice, member| {
+                (0..TREES).map(|tree| chunk(slice, member, tree)).collect()
+            });
+        }
         let me = place.node.me;
         place.enter(b);
         for time in 0..slices + 2 {
@@ -197,6 +208,25 @@ fn trees(request: &Request, inner: Inner) -> Schedule {
         }
         place.leave(b);
     })
+}
+
+/// What a rank does that owns none of the chunks which its node's owners have of each slice: it is
+/// as far ahead as slots let it be.
+fn give_and_take(
+    b: &mut RankBuilder,
+    place: &Place,
+    slices: usize,
+    chunks: impl Fn(usize, usize) -> Vec<usize>,
+) {
+    let each = |slice: usize| (0..chunks(slice, 0).len()).map(move |at| (slice, at));
+    place.enter(b);
+    for (slice, at) in (0..slices).flat_map(each) {
+        place.reduce_inside(b, Inner::Direct, |member| chunks(slice, member)[at], &[], &[], false);
+    }
+    for (slice, at) in (0..slices).flat_map(each) {
+        place.gather_inside(b, Inner::Direct, |member| chunks(slice, member)[at]);
+    }
+    place.leave(b);
 }
 
 /// One slice is in the switches while the next is reduced inside.

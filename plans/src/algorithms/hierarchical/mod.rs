@@ -138,6 +138,9 @@ const fn row(
 ) -> Entries {
     let needs: &[Need] = match (kind, inner, outer) {
         (_, Inner::Nvls, _) => &[Need::Nodes, Need::Beside, Need::Terms],
+        (AllReduce, Inner::Direct, Outer::Doubling | Outer::Tree) => {
+            &[Need::NodesOfAnySize, Need::Terms]
+        }
         (AllGather, _, Outer::Grid) => &[Need::Grid],
         (_, _, Outer::Grid) => &[Need::Grid, Need::Terms],
         (AllReduce | Reduce | ReduceScatter, ..) => &[Need::Nodes, Need::Terms],

@@ -10,8 +10,11 @@ use crate::schedule::{Buffer, Members, Operand, RankBuilder, Read, Write};
 pub(super) struct Place {
     /// The ranks of its node.
     pub(super) node: Team,
-    /// The ranks with its place in their nodes, by node.
+    /// The ranks with its place in their nodes, by node. Of nodes that differ only the first ones,
+    /// the owners, have these.
     pub(super) rail: Team,
+    /// So many of each node own what is reduced: all, or as many as the smallest node has.
+    owners: usize,
     windows: bool,
     /// The first of as many chunks as there are ranks.
     first_chunk: usize,
@@ -19,6 +22,9 @@ pub(super) struct Place {
 
 impl Place {
     pub(super) fn of(request: &Request, rank: usize) -> Place {
+        if let Some(sizes) = request.placement.uneven(request.ranks()) {
+            return Place::of_uneven(request, sizes, rank);
+        }
         let local = request.placement.ranks_per_node();
         let nodes = request.ranks() / local;
         let (node, place) = (rank / local, rank % local);
@@ -26,9 +32,37 @@ impl Place {
         Place {
             node: Team::new(local, place, encoding, move |place| node * local + place),
             rail: Team::new(nodes, node, encoding, move |node| node * local + place),
+            owners: local,
             windows: request.encoding == Encoding::Windows,
             first_chunk: 0,
         }
+    }
+
+    /// On nodes of so many ranks, by node.
+    fn of_uneven(request: &Request, sizes: &'static [usize], rank: usize) -> Place {
+        let start = move |node: usize| sizes[..node].iter().sum::<usize>();
+        let node = (0..sizes.len()).rfind(|node| start(*node) <= rank).unwrap_or(0);
+        let (first, encoding) = (start(node), request.encoding);
+        let place = rank - first;
+        Place {
+            node: Team::new(sizes[node], place, encoding, move |place| first + place),
+            rail: Team::new(sizes.len(), node, encoding, move |node| start(node) + place),
+            owners: Place::owners(request),
+            windows: encoding == Encoding::Windows,
+            first_chunk: 0,
+        }
+    }
+
+    /// How many ranks of each node own what is reduced.
+    pub(super) fn owners(request: &Request) -> usize {
+        let sizes = request.placement.uneven(request.ranks());
+        let least = sizes.and_then(|sizes| sizes.iter().copied().min());
+        least.unwrap_or(request.placement.ranks_per_node())
+    }
+
+    /// Whether this rank is one of them.
+    pub(super) fn owns(&self) -> bool {
+        self.node.me < self.owners
     }
 
     /// The same for one slice of the buffer, which has as many chunks as there are ranks.
@@ -94,8 +128,8 @@ impl Place {
         node * self.local() + place
     }
 
-    /// Reduces every rank's chunk `part(place)` to that rank; this rank's goes to `writes`, with
-    /// what `also` brings.
+    /// Reduces every owner's chunk `part(place)` to that rank; this rank's goes to `writes`, with
+    /// what `also` brings. A rank that owns nothing has others take its input.
     pub(super) fn reduce_inside(
         &self,
         b: &mut RankBuilder,
@@ -117,11 +151,15 @@ impl Place {
                     b.transfer(&reads, writes, finish && !last);
                 }
             }
+            // They read it in place.
+            _ if self.windows && !self.owns() => {}
             _ if self.windows => {
                 let reads = [&*self.inputs(part(self.node.me)), also].concat();
                 b.transfer(&reads, writes, finish);
             }
-            Inner::Direct => self.node.reduce_scatter_direct(b, part, also, writes, finish),
+            Inner::Direct => {
+                self.node.reduce_direct(b, (self.owners, part), also, writes, finish);
+            }
             // A chain begins behind its last rank, as the ring's chunks do.
             Inner::Ring | Inner::Chain => {
                 self.node.reduce_scatter_ring(b, part, also, writes, finish);
@@ -158,7 +196,7 @@ impl Place {
         }
     }
 
-    /// Every rank's chunk `part(place)` of its output becomes that of all ranks of the node; this
+    /// Every owner's chunk `part(place)` of its output becomes that of all ranks of the node; this
     /// rank's has been told.
     pub(super) fn gather_inside(
         &self,
@@ -171,7 +209,7 @@ impl Place {
             Inner::Nvls => {}
             _ if self.windows => {}
             Inner::Direct => {
-                for member in self.node.others() {
+                for member in self.node.others().filter(|member| *member < self.owners) {
                     b.recv_copy(self.node.link(member), Operand::Output(part(member)));
                 }
             }
