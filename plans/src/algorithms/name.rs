@@ -76,11 +76,12 @@ pub enum Inner {
 /// place in their nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Outer {
-    /// Every node exchanges with every other.
+    /// Every node exchanges with every other, or with the root's.
     Direct,
     /// Chunks travel around the ring of nodes.
     Ring,
-    /// Blocks of nodes exchange what they have reduced.
+    /// Blocks of nodes exchange what they have reduced; where there is a root, along the binomial
+    /// tree of nodes.
     Doubling,
     /// Two binary trees of nodes.
     Tree,

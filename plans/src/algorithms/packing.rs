@@ -10,22 +10,40 @@ pub(super) struct Inbox {
     link: Link,
     /// Segments that have not been read.
     left: usize,
+    /// The most of a message.
+    most: usize,
     open: Option<(Incoming, usize)>,
 }
 
 impl Inbox {
     /// So many segments from a peer.
     pub(super) fn new(link: Link, segments: usize) -> Inbox {
-        Inbox { link, left: segments, open: None }
+        Inbox { link, left: segments, most: SEGMENTS as usize, open: None }
+    }
+
+    /// The same in messages of so many segments at most, as the sender has them.
+    pub(super) fn at_most(self, most: usize) -> Inbox {
+        Inbox { most, ..self }
+    }
+
+    /// Whether all have been read.
+    pub(super) fn is_done(&self) -> bool {
+        self.left == 0
+    }
+
+    /// Awaits the message that has the next segment.
+    pub(super) fn open(&mut self, b: &mut RankBuilder) -> &mut (Incoming, usize) {
+        let size = self.left.min(self.most);
+        self.open.get_or_insert_with(|| (b.open_incoming(self.link), size))
     }
 
     /// The next segment.
     pub(super) fn segment(&mut self, b: &mut RankBuilder) -> Operand {
-        let size = self.left.min(SEGMENTS as usize);
-        let (message, left) = self.open.get_or_insert_with(|| (b.open_incoming(self.link), size));
+        let (message, left) = self.open(b);
         *left -= 1;
+        let segment = message.segment();
         self.left -= 1;
-        message.segment()
+        segment
     }
 
     /// The segments that were asked for have been read.
@@ -41,22 +59,39 @@ impl Inbox {
 pub(super) struct Outbox {
     link: Link,
     left: usize,
+    most: usize,
     open: Option<(Outgoing, usize)>,
 }
 
 impl Outbox {
     /// So many segments to a peer.
     pub(super) fn new(link: Link, segments: usize) -> Outbox {
-        Outbox { link, left: segments, open: None }
+        Outbox { link, left: segments, most: SEGMENTS as usize, open: None }
+    }
+
+    /// The same in messages of so many segments at most, as the receiver has them.
+    pub(super) fn at_most(self, most: usize) -> Outbox {
+        Outbox { most, ..self }
+    }
+
+    /// Whether all have been written.
+    pub(super) fn is_done(&self) -> bool {
+        self.left == 0
+    }
+
+    /// Awaits room for the message that has the next segment.
+    pub(super) fn open(&mut self, b: &mut RankBuilder) -> &mut (Outgoing, usize) {
+        let size = self.left.min(self.most);
+        self.open.get_or_insert_with(|| (b.open_outgoing(self.link), size))
     }
 
     /// The next segment.
     pub(super) fn segment(&mut self, b: &mut RankBuilder) -> Operand {
-        let size = self.left.min(SEGMENTS as usize);
-        let (message, left) = self.open.get_or_insert_with(|| (b.open_outgoing(self.link), size));
+        let (message, left) = self.open(b);
         *left -= 1;
+        let segment = message.segment();
         self.left -= 1;
-        message.segment()
+        segment
     }
 
     /// The segments that were asked for have been written.

@@ -5,6 +5,7 @@
 //! between them). Along a rail a chunk takes the binomial tree of nodes, in few steps, or goes from
 //! node to node.
 
+use super::rooted::{children, parent};
 use super::{Outer, Place, Request};
 use crate::schedule::{Chunking, Operand, Read, Schedule, Write};
 
@@ -38,7 +39,7 @@ fn hierarchical(request: &Request, outer: Outer) -> Schedule {
             None => Read::Recv(node.link(root_place)),
         };
         let mut writes = vec![Write::To(Operand::Output(node.me))];
-        let children = children(outer, away, rail.len());
+        let children = children(outer, away, rail.len()).into_iter();
         writes.extend(children.map(|away| Write::Send(rail.link(root_node + away))));
         let has_it = |member: usize| rail.me == root_node && member == root_place;
         let others = node.others().filter(|member| !has_it(*member));
@@ -50,23 +51,4 @@ fn hierarchical(request: &Request, outer: Outer) -> Schedule {
             b.recv_copy(node.link(member), Operand::Output(member));
         }
     })
-}
-
-/// From which node a chunk comes to the node so far behind the root's.
-fn parent(outer: Outer, away: usize) -> Option<usize> {
-    match outer {
-        _ if away == 0 => None,
-        Outer::Ring => Some(away - 1),
-        _ => Some(away & (away - 1)),
-    }
-}
-
-/// To which nodes it goes from there, those with the most nodes behind them first.
-fn children(outer: Outer, away: usize, nodes: usize) -> impl Iterator<Item = usize> {
-    let bits = match outer {
-        Outer::Ring => 1,
-        _ if away == 0 => nodes.next_power_of_two().trailing_zeros(),
-        _ => away.trailing_zeros(),
-    };
-    (0..bits).rev().map(move |bit| away + (1 << bit)).filter(move |child| *child < nodes)
 }

@@ -14,17 +14,22 @@ mod all_gather;
 mod all_reduce;
 mod all_to_all;
 mod broadcast;
+mod gather;
 mod grid;
 mod place;
 pub(super) mod rails;
 mod reduce;
 mod reduce_scatter;
+mod rooted;
+mod scatter;
 
 use super::{
     Algorithm, Encoding, Entries, IN_WINDOWS, Inner, Need, Orders, Outer, Request, entries,
 };
 use crate::collective::Kind;
-use crate::collective::Kind::{AllGather, AllReduce, AllToAll, Broadcast, Reduce, ReduceScatter};
+use crate::collective::Kind::{
+    AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
+};
 use crate::schedule::Schedule;
 pub(super) use grid::nodes_of_group;
 use place::Place;
@@ -126,6 +131,10 @@ pub(super) const ENTRIES: &[Entries] = &[
     row(Reduce, DIRECT, Outer::Ring, BETWEEN_NODES, Orders::None, reduce::direct_ring),
     row(Reduce, RING, Outer::Ring, BETWEEN_NODES, Orders::None, reduce::ring_ring),
     row(AllToAll, DIRECT, Outer::Direct, BETWEEN_NODES, Orders::All, all_to_all::direct),
+    row(Gather, DIRECT, Outer::Direct, WITH_WINDOWS, Orders::All, gather::direct),
+    row(Gather, DIRECT, Outer::Doubling, WITH_WINDOWS, Orders::All, gather::doubling),
+    row(Scatter, DIRECT, Outer::Direct, WITH_WINDOWS, Orders::All, scatter::direct),
+    row(Scatter, DIRECT, Outer::Doubling, WITH_WINDOWS, Orders::All, scatter::doubling),
 ];
 
 const fn row(
