@@ -39,6 +39,14 @@ const RAILS_MANY_NODES: usize = 8;
 /// From so many bytes for each node on a broadcast passes from node to node, rather than from few
 /// nodes to twice as many.
 const LONG_BROADCAST_BYTES_PER_NODE: usize = 12 << 20;
+/// Up to so long parts of a gather or scatter had better pass several nodes, in few messages.
+const PASSED_ON_MAX_BYTES: usize = 64 << 10;
+/// The same where each node has one rank; and from so many nodes on.
+const PASSED_ON_ALONE_MAX_BYTES: usize = 32 << 10;
+const PASSED_ON_ALONE_MIN_NODES: usize = 8;
+/// Up to so long parts of a scatter had better come to the root's neighbours by a message of many
+/// than be fetched by them.
+const SCATTER_BY_MESSAGE_MAX_BYTES: usize = 2 << 10;
 /// Up to so long blocks of an all-to-all between nodes had better be sent in few messages, of
 /// several blocks each.
 const BRUCK_MAX_BYTES: usize = 64 << 10;
@@ -259,6 +267,27 @@ fn between_nodes(question: &Question) -> Vec<Wish> {
         }
         Kind::AllToAll if PAIRWISE_BYTES.contains(&(bytes / ranks)) => {
             vec![slots(Algorithm::Pairwise, "nodes, long: one rank after the other")]
+        }
+        Kind::Gather | Kind::Scatter if nodes < ranks => {
+            let part = bytes / ranks;
+            let (outer, reason) = match part <= PASSED_ON_MAX_BYTES {
+                true => (Outer::Doubling, "nodes, short: few messages, over all adapters"),
+                false => (Outer::Direct, "nodes, long: over all adapters at once"),
+            };
+            let mut encodings = [Encoding::Windows, Encoding::Slots];
+            if kind == Kind::Scatter && part <= SCATTER_BY_MESSAGE_MAX_BYTES {
+                encodings.reverse();
+            }
+            let algorithm = Algorithm::Hierarchical(Inner::Direct, outer);
+            encodings.map(|encoding| (algorithm, encoding, reason)).to_vec()
+        }
+        Kind::Gather | Kind::Scatter => {
+            let is_short = bytes / ranks <= PASSED_ON_ALONE_MAX_BYTES;
+            let tree = Algorithm::Hierarchical(Inner::Direct, Outer::Doubling);
+            let tree = slots(tree, "many nodes, short: few messages");
+            let is_wanted = is_short && nodes >= PASSED_ON_ALONE_MIN_NODES;
+            let direct = slots(Algorithm::Direct, "one rank a node: one step");
+            return is_wanted.then_some(tree).into_iter().chain([direct]).collect();
         }
         Kind::Barrier => vec![slots(Algorithm::Dissemination, "few steps")],
         Kind::SendRecv if question.limits.channels_of_message(Encoding::Slots, nodes) == 1 => {

@@ -84,6 +84,7 @@ fn wishes_of(kind: Kind, bytes: usize, ranks: usize, nodes: usize) -> Vec<Wish> 
             vec![flat(Algorithm::Binomial, "nodes: few steps between them")]
         }
         Kind::Barrier => vec![flat(Algorithm::Dissemination, "few steps")],
+        // Gathers and scatters too: what crosses fills the one adapter of the root's node.
         _ => vec![flat(Algorithm::Direct, "one step")],
     }
 }

@@ -410,6 +410,40 @@ fn between_nodes_go_slots_and_few_bytes() {
     assert_eq!((channels(8), channels(1 << 18), channels(1 << 26)), (1, 1, 2));
 }
 
+/// Of GPUs; hosts, whose nodes have one adapter, go directly.
+#[test]
+fn what_a_root_has_for_each_rank_crosses_over_all_adapters() {
+    let asked = |kind, ranks, per_node, part_bytes| Question {
+        collective: Collective::rooted(kind, ranks, ranks / 2),
+        placement: Placement::uniform(per_node),
+        nodes: ranks / per_node,
+        limits: Limits::GPU,
+        ..question(part_bytes * ranks)
+    };
+    let of = |question: &Question| {
+        let plan = plan_on_gpu(None, question).unwrap();
+        (plan.algorithm, plan.encoding)
+    };
+    let long = Algorithm::Hierarchical(Inner::Direct, Outer::Direct);
+    let short = Algorithm::Hierarchical(Inner::Direct, Outer::Doubling);
+    let (slots, windows) = (Encoding::Slots, Encoding::Windows);
+    for kind in [Kind::Gather, Kind::Scatter] {
+        let private = |question| Question { windows: false, ..question };
+        let (middle, large) = (asked(kind, 32, 8, 16 << 10), asked(kind, 32, 8, 1 << 20));
+        assert_eq!([&middle, &large].map(of), [(short, windows), (long, windows)]);
+        let both = [private(middle), private(large)];
+        assert_eq!(both.map(|one| of(&one)), [(short, slots), (long, slots)]);
+        let fits_a_line = if kind == Kind::Scatter { slots } else { windows };
+        assert_eq!(of(&asked(kind, 32, 8, 8)), (short, fits_a_line));
+        // One rank a node, or nodes that are not full.
+        assert_eq!(of(&asked(kind, 4, 1, 8)), (Algorithm::Direct, slots));
+        assert_eq!(of(&asked(kind, 16, 1, 8)), (short, slots));
+        assert_eq!(of(&asked(kind, 16, 1, 1 << 20)), (Algorithm::Direct, slots));
+        assert_eq!(of(&asked(kind, 30, 8, 8)), (Algorithm::Direct, slots));
+        assert_eq!(plan(&large).unwrap().algorithm, Algorithm::Direct);
+    }
+}
+
 #[test]
 fn two_names_of_one_program_are_measured_once() {
     let names = |ranks| {
