@@ -264,7 +264,7 @@ fn more_slots_are_a_setting() {
         file.order = Order::Any;
     });
     let call = ["bench", path.to_str().unwrap(), "--threads", "-b", "1M", "-e", "1M", "-n", "3"];
-    let said = oxccl(&call).failed(1);
+    let said = oxccl(&call).failed(2);
     assert!(said.err.contains("OXCCL_SLOTS=8 has so many"), "{}", said.err);
     let said = finish(start(command(&call).env("OXCCL_SLOTS", "8"))).ok();
     assert!(said.out.contains("Out of bounds values : 0 OK"), "{}", said.out);

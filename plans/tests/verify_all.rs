@@ -190,8 +190,8 @@ fn hierarchical_schedules_are_proven_for_all_shapes() {
 
 /// Whether it works in place is a promise too: the flag of the catalogue is not more careful than
 /// it need be.
-/// Nodes of any numbers of ranks, in any order: those of two and three nodes of up to nine, and some
-/// of more.
+/// Nodes of any numbers of ranks, in any order: those of two and three nodes of up to nine, and
+/// some of more.
 #[test]
 fn hierarchical_schedules_are_proven_for_nodes_that_differ() {
     let pairs = (1..=9).flat_map(|a| (1..=9).map(move |b| vec![a, b]));

@@ -60,7 +60,8 @@ pub(in crate::engine) struct Ways {
     pub(in crate::engine) multicast: Option<usize>,
     /// The system reads peers' private memory.
     pub(in crate::engine) cma: Option<SystemReads>,
-    /// Nodes have different numbers of ranks, and nobody has said how many are to be taken together.
+    /// Nodes have different numbers of ranks, and nobody has said how many are to be taken
+    /// together.
     pub(in crate::engine) uneven: Option<Placement>,
 }
 

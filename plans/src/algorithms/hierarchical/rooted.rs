@@ -87,8 +87,8 @@ impl Rooted {
         }
     }
 
-    /// The connections away from the root on this rail, those with the most nodes behind them first,
-    /// and how many these are.
+    /// The connections away from the root on this rail, with how many nodes are behind each; those
+    /// with the most first.
     pub(super) fn down(&self) -> Vec<(Link, usize)> {
         let nodes = self.place.nodes();
         let child = |child: usize| {
