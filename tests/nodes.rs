@@ -58,6 +58,15 @@ fn every_operation_by_every_algorithm_on_nodes_that_differ() {
 }
 
 #[test]
+fn every_operation_by_every_algorithm_with_deeper_pipelines() {
+    // Of integers, whose results do not depend on how many parts there are.
+    let cases = cases::<i32>((4, 2), Memory::Reachable, &COUNTS, seed());
+    let mut config = config(2, "");
+    (config.advanced.pipeline, config.advanced.slots) = (Some(3), 8);
+    on_ranks(4, &config, |mut comm| common::nodes::run::<i32>(&mut comm, &cases));
+}
+
+#[test]
 fn and_over_links_that_reorder_and_write_little() {
     matrix::<i32>(4, 2, "jitter=100us,short=300");
 }

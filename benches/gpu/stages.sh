@@ -82,7 +82,7 @@ stage_first() {
 }
 
 # Tests with more than one process, by their names.
-several='processes|dead_process|abort|death_in|registered|another_library'
+several='refuses_a_fold|processes|dead_process|abort|death_in|registered|another_library'
 
 stage_tests() {
     run_tests ${OXCCL_BUNDLE_SECONDS:-45} "" -v "$several"

@@ -204,13 +204,14 @@ impl ExplainOptions {
         };
         let unavailable = |unavailable: Unavailable| Failure::Usage(unavailable.to_string());
         let (collective, placement) = (question.collective, question.placement);
-        let slots = question.limits.slots;
+        let pipeline = question.limits.pipeline();
         if let Some(rank) = self.rank.filter(|_| self.ranks > PROVEN) {
             let one = rank..rank + 1;
-            let schedule = entry.schedule_of_ranks(collective, placement, self.order, slots, one);
+            let order = self.order;
+            let schedule = entry.schedule_of_ranks(collective, placement, order, pipeline, one);
             return Ok(Lists::Alone { schedule: schedule.map_err(unavailable)?, rank });
         }
-        let schedule = entry.schedule(collective, placement, self.order, slots);
+        let schedule = entry.schedule(collective, placement, self.order, pipeline);
         let schedule = schedule.map_err(unavailable)?;
         let verified = oxccl::plans::verify::verify(schedule, self.order, entry.in_place)
             .map_err(|violation| Failure::Usage(violation.to_string()))?;

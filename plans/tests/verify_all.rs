@@ -6,7 +6,9 @@
 #[path = "../../tests/common/left.rs"]
 mod left;
 
-use oxccl_plans::algorithms::{Algorithm, Encoding, Entry, Orders, Outer, catalogue, find};
+use oxccl_plans::algorithms::{
+    Algorithm, Encoding, Entry, Orders, Outer, Pipeline, catalogue, find,
+};
 use oxccl_plans::collective::{Collective, Kind, Order};
 use oxccl_plans::schedule::Slots;
 use oxccl_plans::topology::Placement;
@@ -15,6 +17,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const SLOTS: Slots = Slots { ll: 2, ll128: 2, slots: 2 };
+const MANY: Slots = Slots { ll: 8, ll128: 8, slots: 32 };
 const WORLDS: std::ops::RangeInclusive<usize> = 1..=64;
 
 /// Whether so many ranks are taken: of large worlds a few.
@@ -186,6 +189,46 @@ fn hierarchical_schedules_are_proven_for_all_shapes() {
         shapes().len()
     );
     assert!(proofs >= tasks.len());
+}
+
+/// Whatever number of parts is on its way at once, and with as many slots as there are at least.
+#[test]
+fn schedules_are_proven_for_any_depth_of_their_pipelines() {
+    let worlds = [(4, 4), (5, 5), (6, 3), (6, 2), (8, 2), (9, 3)]
+        .map(|(ranks, local)| (ranks, Placement::uniform(local)));
+    let uneven = [vec![3, 2], vec![2, 1, 2]]
+        .map(|sizes: Vec<usize>| (sizes.iter().sum(), Placement::of_sizes(&sizes)));
+    let mut depths = BTreeSet::new();
+    for (ranks, placement) in worlds.into_iter().chain(uneven) {
+        for entry in catalogue() {
+            if entry.check(ranks, placement, SLOTS).is_err() {
+                continue;
+            }
+            for collective in collectives(entry.kind, ranks) {
+                let made = |slots, parts| {
+                    let pipeline = Pipeline { slots, parts: Some(parts) };
+                    entry.schedule(collective, placement, Order::Any, pipeline).unwrap()
+                };
+                for (slots, parts) in
+                    [1, 2, 3, 5, 16].map(|parts| [(SLOTS, parts), (MANY, parts)]).concat()
+                {
+                    let schedule = made(slots, parts);
+                    if schedule != made(slots, 1) {
+                        depths.insert((entry.algorithm.name(), parts));
+                    }
+                    let name = format!("{}/{} of {ranks}", entry.algorithm, entry.encoding);
+                    verify(schedule, Order::Any, entry.in_place)
+                        .unwrap_or_else(|violation| panic!("{name}, {parts} parts: {violation}"));
+                }
+            }
+        }
+    }
+    for algorithm in ["chain", "tree", "hierarchical_direct_doubling", "hierarchical_nvls_tree"] {
+        assert!(
+            depths.contains(&(algorithm, 3)) && depths.contains(&(algorithm, 16)),
+            "{algorithm}"
+        );
+    }
 }
 
 /// Whether it works in place is a promise too: the flag of the catalogue is not more careful than

@@ -152,6 +152,7 @@ impl Config {
             link_slot_bytes: self.advanced.link_slot_bytes,
             ll_slot_bytes: self.advanced.ll_slot_bytes,
             slots: Slots { slots: self.advanced.slots, ..usual.slots },
+            pipeline_parts: self.advanced.pipeline,
         }
     }
 

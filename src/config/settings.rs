@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const MAX_SLOTS: u32 = 64;
+const MAX_PARTS: usize = 64;
 
 settings! {
     /// How a communicator is set up. What few users change is in [`Config::advanced`].
@@ -268,6 +269,19 @@ settings! {
         check |config| require((SLOTS.slots..=MAX_SLOTS).contains(&config.advanced.slots), || {
             format!("{} is not in {} to {MAX_SLOTS}", config.advanced.slots, SLOTS.slots)
         });
+    }
+
+    /// Parts of a buffer that are on their way at once along trees and chains, and in hierarchical
+    /// all-reduces, where one crosses between nodes while another is reduced inside. In place these
+    /// have at most half as many as there are slots.
+    pipeline: Option<usize> = None, {
+        "OXCCL_PIPELINE" => pipeline, "a number above 0", above_0;
+        unset "chains 8, trees 4, hierarchies 2";
+        ranks Alike;
+        check |config| require(
+            config.advanced.pipeline.is_none_or(|parts| (1..=MAX_PARTS).contains(&parts)),
+            || format!("must be 1 to {MAX_PARTS}"),
+        );
     }
 
     /// The same where ranks are on several nodes. A link to a rank of another node takes 8 slots

@@ -1,8 +1,8 @@
 //! Predictions to hold rows against: what `oxccl sim` says of the same calls, by the same plans, on
 //! a topology.
 
-use oxccl::plans::algorithms::find;
-use oxccl::plans::schedule::{Layout, Slots};
+use oxccl::plans::algorithms::{Pipeline, find};
+use oxccl::plans::schedule::Layout;
 use oxccl::plans::simulate::{Band, Class, Options, Subject, Whose, simulate};
 use oxccl::plans::topology::{Network, Placement};
 use oxccl::plans::tune::Plan;
@@ -25,7 +25,7 @@ pub(super) struct Model {
     network: Network,
     order: Order,
     custom: Option<Arc<CustomSchedule>>,
-    slots: Slots,
+    pipeline: Pipeline,
     /// Measured times over predicted ones.
     ratios: Vec<Ratio>,
     /// How many rows cannot be predicted, and why the first cannot.
@@ -60,8 +60,8 @@ impl Model {
         let (_, network) = topo::with_ranks(name, None, Some(ranks), per_node)?;
         let (name, ratios) = (name.to_owned(), Vec::new());
         let (order, custom) = (config.order, config.schedule.clone());
-        let slots = config.limits().slots;
-        Ok(Model { name, network, order, custom, slots, ratios, without: None })
+        let pipeline = config.limits().pipeline();
+        Ok(Model { name, network, order, custom, pipeline, ratios, without: None })
     }
 
     /// Says beside a row, of a call by this plan, what is predicted.
@@ -98,9 +98,8 @@ impl Model {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let placement = Placement::filled(ranks, self.network.per_node());
         let order = if case.kind.reduces() { self.order } else { Order::Any };
-        let slots = self.slots;
         let subject = match (find(case.kind, plan.algorithm, plan.encoding), &self.custom) {
-            (Some(entry), _) => Subject::entry(entry, collective, placement, order, slots),
+            (Some(entry), _) => Subject::entry(entry, collective, placement, order, self.pipeline),
             (None, Some(custom)) => Subject::schedule(custom.schedule()),
             (None, None) => return Err(format!("{} is in no catalogue", plan.algorithm)),
         };

@@ -109,9 +109,9 @@ fn chrome(
         kind => Collective::new(kind, world),
     };
     let (placement, order) = (config.placement(world), config.order);
-    let slots = config.limits().slots;
+    let pipeline = config.limits().pipeline();
     let schedule = find(case.kind, plan.algorithm, plan.encoding)
-        .and_then(|entry| entry.schedule(collective, placement, order, slots).ok());
+        .and_then(|entry| entry.schedule(collective, placement, order, pipeline).ok());
     let name = |rank: usize, step: u32| {
         let instruction = schedule.as_ref().and_then(|of| of.step(rank, step as usize));
         let text = instruction.map(ToString::to_string);

@@ -70,8 +70,8 @@ impl Candidate {
     pub(super) fn subject(&self, study: &Study) -> Result<Subject<'_>, SimulationError> {
         match self {
             Candidate::Entry(entry) => {
-                let slots = study.limits().slots;
-                Subject::entry(entry, study.collective, study.placement(), study.order, slots)
+                let pipeline = study.limits().pipeline();
+                Subject::entry(entry, study.collective, study.placement(), study.order, pipeline)
             }
             Candidate::Custom(custom) => Subject::schedule(custom.schedule()),
         }
@@ -84,8 +84,9 @@ impl Candidate {
     pub(super) fn schedule(&self, study: &Study) -> Result<Cow<'_, Schedule>, SimulationError> {
         match self {
             Candidate::Entry(entry) => {
-                let (placement, slots) = (study.placement(), study.limits().slots);
-                let schedule = entry.schedule(study.collective, placement, study.order, slots)?;
+                let (placement, pipeline) = (study.placement(), study.limits().pipeline());
+                let schedule =
+                    entry.schedule(study.collective, placement, study.order, pipeline)?;
                 Ok(Cow::Owned(schedule))
             }
             Candidate::Custom(custom) => Ok(Cow::Borrowed(custom.schedule())),

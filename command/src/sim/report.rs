@@ -362,10 +362,13 @@ fn header(study: &Study) -> String {
         network.nodes(),
         study.order,
     );
-    let slots = match limits.slots.slots {
+    let mut slots = match limits.slots.slots {
         usual if usual == SLOTS.slots => String::new(),
         slots => format!(" {slots} slots,"),
     };
+    if let Some(parts) = limits.pipeline_parts {
+        slots += &format!(" pipelines of {parts} parts,");
+    }
     let limits = format!(
         "up to {} channels,{slots} tiles of up to {}, in LL and LL128 {}; * is the runtime's choice",
         limits.max_channels,

@@ -25,8 +25,8 @@ pub(crate) const TREES: usize = 2;
 
 fn request(collective: Collective, placement: Placement, slots: Slots) -> Option<Request> {
     let several = placement.nodes(collective.ranks).is_some_and(|nodes| nodes > 1);
-    let (encoding, order, whose) = (Encoding::Slots, Order::Any, Whose::All);
-    several.then_some(Request { collective, placement, encoding, order, slots, whose })
+    let (encoding, order, whose, parts) = (Encoding::Slots, Order::Any, Whose::All, None);
+    several.then_some(Request { collective, placement, encoding, order, slots, parts, whose })
 }
 
 fn schedule(

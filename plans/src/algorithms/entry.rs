@@ -2,7 +2,7 @@
 
 use super::hierarchical::nodes_of_group;
 use super::request::Whose;
-use super::{Algorithm, Encoding, Inner, Outer, Request};
+use super::{Algorithm, Encoding, Inner, Outer, Pipeline, Request};
 use crate::collective::{Collective, Kind, Order};
 use crate::element::OpKind;
 use crate::schedule::{SEGMENTS, Schedule, Slots};
@@ -131,9 +131,9 @@ impl Entry {
         collective: Collective,
         placement: Placement,
         order: Order,
-        slots: Slots,
+        pipeline: impl Into<Pipeline>,
     ) -> Result<Schedule, Unavailable> {
-        self.built(collective, placement, order, slots, Whose::All)
+        self.built(collective, placement, order, pipeline.into(), Whose::All)
     }
 
     /// The schedule with some ranks' instructions alone: its lists are theirs.
@@ -145,10 +145,10 @@ impl Entry {
         collective: Collective,
         placement: Placement,
         order: Order,
-        slots: Slots,
+        pipeline: impl Into<Pipeline>,
         ranks: Range<usize>,
     ) -> Result<Schedule, Unavailable> {
-        self.built(collective, placement, order, slots, Whose::Ranks(ranks))
+        self.built(collective, placement, order, pipeline.into(), Whose::Ranks(ranks))
     }
 
     /// After how many ranks the instructions repeat, turned by as many ranks, where the algorithm
@@ -161,9 +161,10 @@ impl Entry {
         collective: Collective,
         placement: Placement,
         order: Order,
-        slots: Slots,
+        pipeline: impl Into<Pipeline>,
     ) -> Result<Option<usize>, Unavailable> {
-        let period = self.built(collective, placement, order, slots, Whose::Period)?.lists.len();
+        let pipeline = pipeline.into();
+        let period = self.built(collective, placement, order, pipeline, Whose::Period)?.lists.len();
         Ok((period > 0).then_some(period))
     }
 
@@ -203,13 +204,13 @@ impl Entry {
         collective: Collective,
         placement: Placement,
         order: Order,
-        slots: Slots,
+        pipeline: Pipeline,
         whose: Whose,
     ) -> Result<Schedule, Unavailable> {
         debug_assert_eq!(collective.kind, self.kind);
+        let (Pipeline { slots, parts }, encoding) = (pipeline, self.encoding);
         self.check(collective.ranks, placement, slots)?;
-        let encoding = self.encoding;
-        Ok((self.build)(&Request { collective, placement, encoding, order, slots, whose }))
+        Ok((self.build)(&Request { collective, placement, encoding, order, slots, parts, whose }))
     }
 
     /// Whether it exists for so many ranks, placed so.

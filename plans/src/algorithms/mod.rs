@@ -32,7 +32,7 @@ pub use exchange::{Pattern, exchange, receipts};
 
 pub use entry::{Entry, Orders, Reason, Unavailable};
 pub use name::{Algorithm, Encoding, Inner, Outer};
-pub use request::Request;
+pub use request::{Pipeline, Request};
 
 use crate::collective::Kind;
 use entry::{Entries, IN_SLOTS, IN_WINDOWS, Need, entries};

@@ -10,6 +10,22 @@ use crate::schedule::{
 use crate::topology::Placement;
 use std::ops::Range;
 
+/// How messages follow one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Pipeline {
+    /// Slots per connection.
+    pub slots: Slots,
+    /// So many parts of a buffer are on their way at once where each travels far: along trees and
+    /// chains, and in hierarchical all-reduces. If that is not said, as many as predict best.
+    pub parts: Option<usize>,
+}
+
+impl From<Slots> for Pipeline {
+    fn from(slots: Slots) -> Pipeline {
+        Pipeline { slots, parts: None }
+    }
+}
+
 /// What a schedule is asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
@@ -23,6 +39,8 @@ pub struct Request {
     pub order: Order,
     /// Slots per connection.
     pub slots: Slots,
+    /// Parts that are on their way at once, if that is said.
+    pub parts: Option<usize>,
     /// Whose instructions are wanted.
     pub(super) whose: Whose,
 }
@@ -64,10 +82,10 @@ impl Request {
         Team::new(self.ranks(), rank, self.encoding, |place| place)
     }
 
-    /// Into how many chunks something that travels far is divided, so that its steps overlap. Small
-    /// messages are better not divided.
+    /// Into how many chunks something that travels far is divided, so that its steps overlap: so
+    /// many, unless that is said. Small messages are better not divided.
     pub(super) fn pipelined(&self, parts: usize) -> usize {
-        if self.encoding.has_flags() { 1 } else { parts }
+        if self.encoding.has_flags() { 1 } else { self.parts.unwrap_or(parts) }
     }
 
     /// Makes the schedule from each rank's part.

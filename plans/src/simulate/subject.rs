@@ -5,9 +5,9 @@ use super::compile::limit;
 use super::fold::{Alike, Found, Shape, simulated};
 use super::turns::Turns;
 use super::{Fold, RANK_BY_RANK, SimulationError};
-use crate::algorithms::Entry;
+use crate::algorithms::{Entry, Pipeline};
 use crate::collective::{Collective, Order};
-use crate::schedule::{Chunking, Instruction, Schedule, Slots, Turning};
+use crate::schedule::{Chunking, Instruction, Schedule, Turning};
 use crate::topology::{Network, Placement};
 use crate::verify::needed_channels;
 use std::borrow::Cow;
@@ -36,7 +36,7 @@ pub struct Subject<'a> {
 #[derive(Clone, Debug)]
 enum Source<'a> {
     Schedule(&'a Schedule),
-    Entry { entry: &'a Entry, placement: Placement, order: Order, slots: Slots },
+    Entry { entry: &'a Entry, placement: Placement, order: Order, pipeline: Pipeline },
 }
 
 impl<'a> Subject<'a> {
@@ -74,13 +74,14 @@ impl<'a> Subject<'a> {
         collective: Collective,
         placement: Placement,
         order: Order,
-        slots: Slots,
+        pipeline: impl Into<Pipeline>,
     ) -> Result<Subject<'a>, SimulationError> {
-        let first = entry.schedule_of_ranks(collective, placement, order, slots, 0..1)?;
-        let period = entry.period(collective, placement, order, slots)?;
+        let pipeline = pipeline.into();
+        let first = entry.schedule_of_ranks(collective, placement, order, pipeline, 0..1)?;
+        let period = entry.period(collective, placement, order, pipeline)?;
         let cube = entry.cube(collective.ranks, placement);
         let inside = entry.inside(placement);
-        let source = Source::Entry { entry, placement, order, slots };
+        let source = Source::Entry { entry, placement, order, pipeline };
         let (input, output, alike) = (first.input, first.output, OnceLock::new());
         Ok(Subject {
             source,
@@ -147,8 +148,8 @@ impl<'a> Subject<'a> {
     pub(super) fn whole(&self) -> Result<Cow<'a, Schedule>, SimulationError> {
         Ok(match self.source {
             Source::Schedule(schedule) => Cow::Borrowed(schedule),
-            Source::Entry { entry, placement, order, slots } => {
-                Cow::Owned(entry.schedule(self.collective, placement, order, slots)?)
+            Source::Entry { entry, placement, order, pipeline } => {
+                Cow::Owned(entry.schedule(self.collective, placement, order, pipeline)?)
             }
         })
     }
@@ -162,10 +163,10 @@ impl<'a> Subject<'a> {
     pub(super) fn list(&self, rank: usize) -> Result<Cow<'a, [Instruction]>, SimulationError> {
         match self.source {
             Source::Schedule(schedule) => Ok(Cow::Borrowed(&schedule.lists[rank])),
-            Source::Entry { entry, placement, order, slots } => {
+            Source::Entry { entry, placement, order, pipeline } => {
                 let ranks = rank..rank + 1;
                 let one =
-                    entry.schedule_of_ranks(self.collective, placement, order, slots, ranks)?;
+                    entry.schedule_of_ranks(self.collective, placement, order, pipeline, ranks)?;
                 Ok(Cow::Owned(one.lists.into_iter().next().unwrap_or_default()))
             }
         }

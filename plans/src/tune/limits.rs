@@ -2,7 +2,7 @@
 //! simulator and `oxccl explain` take them from the settings: channels, slots and tiles are said
 //! here and nowhere else.
 
-use crate::algorithms::Encoding;
+use crate::algorithms::{Encoding, Pipeline};
 use crate::schedule::{SLOTS, Slots};
 use crate::topology::Processor;
 
@@ -23,6 +23,8 @@ pub struct Limits {
     pub ll_slot_bytes: usize,
     /// Slots of a connection: at least [`SLOTS`].
     pub slots: Slots,
+    /// As [`Pipeline::parts`].
+    pub pipeline_parts: Option<usize>,
 }
 
 impl Limits {
@@ -35,6 +37,7 @@ impl Limits {
         link_slot_bytes: None,
         ll_slot_bytes: 4 << 10,
         slots: Slots { ll: 16, ..SLOTS },
+        pipeline_parts: None,
     };
 
     /// Thread blocks of a GPU: as many as leave a rank of eight about 64 MiB of device memory, heap
@@ -48,6 +51,7 @@ impl Limits {
         link_slot_bytes: None,
         ll_slot_bytes: 4 << 10,
         slots: SLOTS,
+        pipeline_parts: None,
     };
 
     /// Where there are more nodes, slots are smaller: what a rank has of them grows with the nodes,
@@ -82,6 +86,11 @@ impl Limits {
             Encoding::Windows if nodes <= 1 => self.max_channels,
             Encoding::Slots | Encoding::Windows => self.message_channels.min(self.max_channels),
         }
+    }
+
+    /// What schedules of the catalogue are made with.
+    pub fn pipeline(&self) -> Pipeline {
+        Pipeline { slots: self.slots, parts: self.pipeline_parts }
     }
 
     /// The defaults of a kind of device.

@@ -261,7 +261,8 @@ pub fn distinct(question: &Question) -> Vec<&'static Entry> {
 /// instructions.
 fn is_another_name(entry: &Entry, before: &Entry, question: &Question) -> bool {
     let Question { collective, placement, data_type, limits, .. } = *question;
-    let schedule = |of: &Entry, order| of.schedule(collective, placement, order, limits.slots).ok();
+    let schedule =
+        |of: &Entry, order| of.schedule(collective, placement, order, limits.pipeline()).ok();
     let mut kept = [Order::Any, Order::Rank, Order::Tree]
         .into_iter()
         .filter(|order| entry.keeps(*order, placement, data_type));

@@ -289,7 +289,7 @@ impl Plans {
         let no_algorithm = |detail: String| Error::NoAlgorithm { kind, order, detail };
         let entry = plan.entry(kind).ok_or_else(|| no_algorithm("the plan names none".into()))?;
         let schedule = entry
-            .schedule(call.collective, placement, order, config.limits().slots)
+            .schedule(call.collective, placement, order, config.limits().pipeline())
             .map_err(|unavailable| no_algorithm(unavailable.to_string()))?;
         let verified = verify(schedule, order, entry.in_place)
             .map_err(|violation| no_algorithm(violation.to_string()))?;

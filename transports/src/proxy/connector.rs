@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -67,6 +68,8 @@ struct Shared {
     proxy: Arc<thread::Shared>,
     /// The accepting thread's, which it is told to end by.
     ending: Wakeup,
+    /// Nobody wants wires any more.
+    ended: AtomicBool,
     /// Accepted sockets of wires that lack some.
     incomplete: Mutex<HashMap<u32, Vec<Option<Socket>>>>,
 }
@@ -94,6 +97,7 @@ impl Connector {
             made,
             proxy,
             ending: Wakeup::new()?,
+            ended: AtomicBool::new(false),
             incomplete: Mutex::default(),
         });
         let (acceptor, known) =
@@ -117,6 +121,7 @@ impl Connector {
 
 impl Drop for Connector {
     fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::Relaxed);
         self.shared.ending.wake();
         if self.accepting.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the thread that accepts links panicked");
@@ -125,9 +130,21 @@ impl Drop for Connector {
 }
 
 impl Shared {
+    /// Who is connected and does not answer, as a stopped process, holds up the call that needs it,
+    /// and that call's time-out names it: until then this goes on.
     fn dialled(&self, peer: usize) -> Result<Box<dyn Wire>, WireError> {
-        let Setup { rank, fabric, timeout, .. } = &self.setup;
-        let deadline = deadline_in(*timeout);
+        loop {
+            match self.dialled_until(peer, deadline_in(self.setup.timeout)) {
+                Err(error) if error.is_silence() && !self.ended.load(Ordering::Relaxed) => {
+                    tracing::debug!(peer, %error, "a link is not answered");
+                }
+                made => return made,
+            }
+        }
+    }
+
+    fn dialled_until(&self, peer: usize, deadline: Instant) -> Result<Box<dyn Wire>, WireError> {
+        let Setup { rank, fabric, .. } = &self.setup;
         let count = fabric.sockets();
         let mut sockets = Vec::with_capacity(count);
         for index in 0..count {

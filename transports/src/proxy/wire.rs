@@ -56,6 +56,12 @@ impl WireError {
 }
 
 impl WireError {
+    /// Whether the peer is connected and has said nothing in time.
+    pub(crate) fn is_silence(&self) -> bool {
+        use io::ErrorKind::{TimedOut, WouldBlock};
+        matches!(self, WireError::Io { source, .. } if matches!(source.kind(), TimedOut | WouldBlock))
+    }
+
     /// Whether the connection has ended, in order or not.
     pub(crate) fn is_end(&self) -> bool {
         use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};

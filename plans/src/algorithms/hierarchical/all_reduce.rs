@@ -131,18 +131,24 @@ fn joined(request: &Request, inner: Inner, outer: Outer) -> Schedule {
 pub(super) fn slices_in_place(request: &Request) -> usize {
     // A slice has two messages a round on each link, and its second is sent before the peer has
     // given back any of this round.
-    let room = request.slots.slots as usize >= 2 * SLICES;
-    if request.encoding == Encoding::Windows && room { SLICES } else { 1 }
+    let room = request.slots.slots as usize / 2;
+    match request.encoding {
+        Encoding::Windows => request.pipelined(SLICES).min(room).max(1),
+        _ => 1,
+    }
 }
 
 /// The slices take each step of the rail in turn.
 fn doubling(request: &Request, inner: Inner) -> Schedule {
-    let (local, slices) = (Place::owners(request), request.pipelined(SLICES));
+    // All slices' first messages are sent before the peer gives back any.
+    let room = request.slots.on(request.encoding.lane()) as usize;
+    let (local, slices) = (Place::owners(request), request.pipelined(SLICES).min(room));
     let chunking = Chunking::Parts(slices * local);
     request.schedule(chunking, chunking, |b| {
         let place = Place::of(request, b.rank());
         if !place.owns() {
-            return give_and_take(b, &place, slices, |slice, member| vec![slice * local + member]);
+            let chunks = |slice: usize, member: usize| vec![slice * local + member];
+            return give_and_take(b, &place, (slices, slices), chunks);
         }
         let doubling = Doubling::of(&place.rail);
         let chunk = |slice: usize| move |member: usize| slice * local + member;
@@ -183,7 +189,7 @@ fn trees(request: &Request, inner: Inner) -> Schedule {
     request.schedule(chunking, chunking, |b| {
         let place = Place::of(request, b.rank());
         if !place.owns() {
-            return give_and_take(b, &place, slices, |slice, member| {
+            return give_and_take(b, &place, (slices, 2), |slice, member| {
                 (0..TREES).map(|tree| chunk(slice, member, tree)).collect()
             });
         }
@@ -210,21 +216,27 @@ fn trees(request: &Request, inner: Inner) -> Schedule {
     })
 }
 
-/// What a rank does that owns none of the chunks which its node's owners have of each slice: it is
-/// as far ahead as slots let it be.
+/// What a rank does that owns none of the chunks which its node's owners have of each slice: so
+/// many slices behind what it gives, it takes what has become of them.
 fn give_and_take(
     b: &mut RankBuilder,
     place: &Place,
-    slices: usize,
+    (slices, behind): (usize, usize),
     chunks: impl Fn(usize, usize) -> Vec<usize>,
 ) {
-    let each = |slice: usize| (0..chunks(slice, 0).len()).map(move |at| (slice, at));
     place.enter(b);
-    for (slice, at) in (0..slices).flat_map(each) {
-        place.reduce_inside(b, Inner::Direct, |member| chunks(slice, member)[at], &[], &[], false);
-    }
-    for (slice, at) in (0..slices).flat_map(each) {
-        place.gather_inside(b, Inner::Direct, |member| chunks(slice, member)[at]);
+    for time in 0..slices + behind {
+        if time < slices {
+            for at in 0..chunks(time, 0).len() {
+                let part = |member| chunks(time, member)[at];
+                place.reduce_inside(b, Inner::Direct, part, &[], &[], false);
+            }
+        }
+        if let Some(slice) = time.checked_sub(behind) {
+            for at in 0..chunks(slice, 0).len() {
+                place.gather_inside(b, Inner::Direct, |member| chunks(slice, member)[at]);
+            }
+        }
     }
     place.leave(b);
 }

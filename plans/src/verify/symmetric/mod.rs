@@ -27,9 +27,9 @@ pub use compare::{Difference, Unlike};
 
 use super::structure::check_firsts;
 use super::{Violation, prove_apart_and_in_place};
-use crate::algorithms::{Entry, Unavailable};
+use crate::algorithms::{Entry, Pipeline, Unavailable};
 use crate::collective::{Collective, Kind, Order};
-use crate::schedule::{Schedule, Slots, Symmetry, Turning};
+use crate::schedule::{Schedule, Symmetry, Turning};
 use crate::topology::Placement;
 pub(super) use compare::Reductions;
 use compare::{Firsts, compare};
@@ -43,7 +43,7 @@ pub struct Symmetric<'a> {
     collective: Collective,
     placement: Placement,
     promise: Order,
-    slots: Slots,
+    pipeline: Pipeline,
     firsts: Firsts,
     single_rounding: bool,
     by_construction: bool,
@@ -77,14 +77,16 @@ impl<'a> Symmetric<'a> {
         collective: Collective,
         placement: Placement,
         promise: Order,
-        slots: Slots,
+        pipeline: impl Into<Pipeline>,
     ) -> Result<Symmetric<'a>, Unproven> {
-        let lists = |ranks| entry.schedule_of_ranks(collective, placement, promise, slots, ranks);
+        let pipeline = pipeline.into();
+        let lists =
+            |ranks| entry.schedule_of_ranks(collective, placement, promise, pipeline, ranks);
         let (schedule, symmetry) = find(collective, placement, promise, lists)?;
         let (firsts, single_rounding) = prove_firsts(schedule, symmetry, promise, entry.in_place)?;
         // By so many ranks lists are turned where they are made. The order of the tree is not
         // turned with them: it begins at rank 0.
-        let period = entry.period(collective, placement, promise, slots)?;
+        let period = entry.period(collective, placement, promise, pipeline)?;
         let by_construction = firsts.reductions.is_none()
             && symmetry.turning() == Turning::Add
             && period.is_some_and(|period| symmetry.firsts().is_multiple_of(period));
@@ -93,7 +95,7 @@ impl<'a> Symmetric<'a> {
             collective,
             placement,
             promise,
-            slots,
+            pipeline,
             firsts,
             single_rounding,
             by_construction,
@@ -145,7 +147,7 @@ impl<'a> Symmetric<'a> {
                 self.collective,
                 self.placement,
                 self.promise,
-                self.slots,
+                self.pipeline,
                 some.clone(),
             )?;
             for (rank, list) in some.zip(&made.lists) {
