@@ -223,7 +223,8 @@ fn message(encoding: oxccl::plans::algorithms::Encoding) -> ScheduleFile {
     ScheduleFile::new(schedule, Order::Any, false)
 }
 
-/// Messages have connections on one channel, whatever is pinned for other calls.
+/// Messages have connections of their own, on a host for one channel, whatever is pinned for other
+/// calls.
 #[test]
 fn a_message_runs_whatever_channels_are_pinned() {
     for encoding in [Encoding::Ll, Encoding::Ll128, Encoding::Slots] {

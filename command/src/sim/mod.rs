@@ -37,7 +37,10 @@ pub(crate) fn main(options: &SimOptions) -> Result<(), Failure> {
     for study in &studies {
         let (mut sweep, subjects) = Sweep::new(study)?;
         print(&form.head(study, &sweep, before.is_empty()))?;
-        interrupt::take()?;
+        if before.is_empty() {
+            // Until here there is nothing to keep.
+            interrupt::take()?;
+        }
         let said = sweep.left_out.len();
         for size in 0..study.sizes.len() {
             let shown = std::io::stderr().is_terminal();

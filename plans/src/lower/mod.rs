@@ -29,8 +29,8 @@ pub struct Lowering {
     /// Channels that share the work. Where ranks have several lists, each list of a share of it has
     /// one of them ([`Verified::shares`]).
     pub channels: usize,
-    /// Channel whose connections the first of these uses: send/recv has a set of its own, so that
-    /// its messages, which other calls may overtake, don't come between theirs.
+    /// Set of connections that the first of these uses. Messages from rank to rank have sets of
+    /// their own: other calls may overtake them, and they must not come between those' messages.
     pub first_connections: usize,
     /// So many channels have connections, from that one on.
     pub most_channels: usize,
